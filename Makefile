@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine: `make audit` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Each test or audit worker is one process with one torch thread: more threads than cores make small models slower, not faster.
+export OMP_NUM_THREADS ?= 1
+WORKERS ?= 2
+
+.PHONY: setup audit test test-all lint format clean
+.DEFAULT_GOAL := audit
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(VENV)/.ready
+
+audit: setup
+	$(BIN)/fedspill audit --out fedspill-audit
+
+test: setup
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-all: setup
+	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+
+lint: setup
+	$(BIN)/ruff check src tests papers benchmarks
+	$(BIN)/ruff format --check src tests papers benchmarks
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix src tests papers benchmarks
+	$(BIN)/ruff format src tests papers benchmarks
+
+clean:
+	rm -rf $(VENV) fedspill-audit

@@ -1,0 +1,79 @@
+"""Attack: the author writes `run`; `__call__` checks the threat, the time and the result."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, final
+
+import torch
+
+from fedspill.errors import AttackFailed, Unfit, UsageError
+from fedspill.guesses import Guess
+from fedspill.messages import Message
+from fedspill.threat import Needs, ThreatModel
+from fedspill.trace import View
+
+
+class Attack(ABC):
+    """One attack. Concrete: a frozen dataclass, its fields are its options."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[Needs]
+    guesses: ClassVar[type[Guess]]
+
+    @abstractmethod
+    def run(self, view: View, rng: torch.Generator) -> Guess:
+        """What the author writes. Everything an attack may use is in `view`; all chance comes from `rng`."""
+
+    @final
+    def __call__(self, view: View, *, seed: int, limit: float | None = None) -> Guess:
+        """Runs the attack if the adversary can, within `limit` seconds, and refuses a result that cannot be scored."""
+        refuse_unfit(self, view.threat)
+        with _time_limit(limit, self.name):
+            guess = self.run(view, torch.Generator().manual_seed(seed))
+        if not isinstance(guess, self.guesses):
+            raise AttackFailed(f"{self.name} promised {self.guesses.__name__}, returned {type(guess).__name__}.")
+        guess.check()
+        return guess
+
+
+class ActiveAttack(Attack):
+    """An attack that first plants something in the model it hands out."""
+
+    @abstractmethod
+    def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
+        """What the malicious server sends instead of `model`."""
+
+
+def refuse_unfit(attack: Attack, threat: ThreatModel) -> None:
+    """Raises Unfit with everything the adversary lacks."""
+    lacks = threat.missing(attack.needs)
+    if lacks:
+        raise Unfit(f"{attack.name} cannot be run by {threat.name}: it needs {'; '.join(lacks)}.")
+
+
+@contextmanager
+def _time_limit(seconds: float | None, name: str) -> Iterator[None]:
+    """Raises AttackFailed in the running code when time is up. Signals reach the main thread only."""
+    if seconds is None:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("A time limit needs the main thread of a process; run the attack in a worker process.")
+
+    def stop(signum: int, frame: object) -> None:
+        raise AttackFailed(f"{name} was stopped after {seconds:g} s.", remedy="Raise the limit or lower its options.")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

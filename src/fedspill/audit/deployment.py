@@ -1,0 +1,123 @@
+"""Deployment: a plan made real: data loaded and shared out, model built, federation ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedspill.audit.plan import Plan
+from fedspill.data.base import Dataset
+from fedspill.errors import NoHead
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.federation.local import state_of
+from fedspill.models.heads import last_linear
+from fedspill.partitions.shares import Shares, share_out
+from fedspill.registry import make
+from fedspill.seeds import generator, seed_of
+from fedspill.trace import Keep, NoRecorder, Recorder
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """What a plan describes. Nothing has been sent yet."""
+
+    plan: Plan
+    dataset: Dataset
+    shares: Shares
+    settings: Settings
+    build_model: Callable[[], nn.Module]
+
+    @staticmethod
+    def of(plan: Plan, data_dir: Path | None = None) -> Deployment:
+        dataset: Dataset = make("datasets", plan.data.name, plan.data.options).load(data_dir)
+        shares = share_out(
+            dataset,
+            make("partitions", plan.partition.name, plan.partition.options),
+            plan.federation.clients,
+            auxiliary=plan.adversary_data.per_class,
+            shadow=plan.adversary_data.shadow,
+            rng=generator(plan.seed, "shares"),
+        )
+        spec = make("models", plan.model.name, plan.model.options)
+        build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
+        return Deployment(plan, dataset, shares, plan.settings(), build)
+
+    def describe(self) -> str:
+        """One line for people."""
+        settings, training = self.settings, self.settings.training
+        parameters = sum(p.numel() for p in self.build_model().parameters())
+        taking_part = settings.clients_per_round or len(self.shares.clients)
+        wire = "secure aggregation" if settings.secure_aggregation else "plain aggregation"
+        guards = ", ".join(defense.name for defense in settings.defenses) or "none"
+        return (
+            f"{self.dataset.name}, {len(self.shares.clients)} clients ({taking_part} a round), {settings.rounds} rounds, "
+            f"{self.plan.model.name} with {parameters:,} parameters, {training.algorithm} with {training.optimizer}, "
+            f"{wire}, defenses: {guards}"
+        )
+
+    def protocol(self) -> dict[str, Any]:
+        """What is written into the trace: public facts, what participants know, and the plan for provenance."""
+        model = self.build_model()
+        try:
+            head = last_linear(model, self.shares.clients[0].x[:2])
+        except NoHead:
+            head = None
+        training = self.settings.training
+        steps = training.algorithm == "fedsgd" or training.steps is not None
+        return {
+            "classes": len(self.dataset.classes),
+            "head_weight": head.weight if head else None,
+            "head_bias": head.bias if head else None,
+            "algorithm": training.algorithm,
+            "weighting": self.settings.weighting,
+            "secure_aggregation": self.settings.secure_aggregation,
+            "batch_size": training.batch_size,
+            "local_lr": training.lr,
+            "local_epochs": 1 if steps else training.epochs,
+            "optimizer": training.optimizer,
+            "client_count": self.settings.clients_per_round or len(self.shares.clients),
+            "plan": self.plan.model_dump(mode="json"),
+        }
+
+    def knowledge(self) -> dict[str, Any]:
+        """What the adversaries that may know such things are given, beside the protocol."""
+        auxiliary, shadow = self.shares.auxiliary, self.shares.shadow
+        known: dict[str, Any] = {"architecture": self.build_model}
+        if len(auxiliary):
+            known |= {"aux_data": auxiliary, "unlabelled_aux": auxiliary.x}
+        if len(shadow):
+            known["shadow_data"] = shadow
+        if self.settings.defenses:
+            known["defense"] = self.settings.defenses
+        return known
+
+    def federation(self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1) -> Horizontal:
+        return Horizontal(
+            self.build_model(),
+            list(self.shares.clients),
+            self.settings,
+            seed=self.plan.seed,
+            classes=len(self.dataset.classes),
+            recorder=recorder or NoRecorder(),
+            device=device,
+            workers=workers,
+        )
+
+    def recording_bytes(self, keep: Keep) -> int:
+        """How large a recording will be, known before it starts."""
+        model = self.build_model()
+        one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
+        rounds = [number for number in range(self.settings.rounds) if keep.wants_round(number)]
+        per_round = self.settings.clients_per_round or len(self.shares.clients)
+        if keep.clients is not None:
+            per_round = min(per_round, len(keep.clients))
+        return len(rounds) * one * (per_round + 2)
+
+    def with_defenses(self, *defenses: Any) -> Deployment:
+        """The same deployment with these defenses on the wire."""
+        return replace(self, settings=replace(self.settings, defenses=defenses))

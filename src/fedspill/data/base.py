@@ -1,0 +1,99 @@
+"""Examples and Dataset: what a loader hands over; DataSource: what a loader is."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from fedspill.errors import DataMissing, InputRefused
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs x (n, ...) float32, labels y (n,) int64, and, where the data have them, the users (n,) they belong to."""
+
+    x: Tensor
+    y: Tensor
+    users: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: Tensor) -> Examples:
+        return Examples(self.x[indices], self.y[indices], None if self.users is None else self.users[indices])
+
+    def to(self, device: torch.device | str) -> Examples:
+        return Examples(self.x.to(device), self.y.to(device), None if self.users is None else self.users.to(device))
+
+    @staticmethod
+    def join(parts: Sequence[Examples]) -> Examples:
+        users = [part.users for part in parts if part.users is not None]
+        return Examples(
+            torch.cat([part.x for part in parts]),
+            torch.cat([part.y for part in parts]),
+            torch.cat(users) if len(users) == len(parts) else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A loaded data set; image inputs are (n, channels, height, width) in [0, 1], tables (n, columns)."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Examples
+    test: Examples
+    columns: tuple[str, ...] = ()  # of tables
+    groups: tuple[tuple[int, ...], ...] = ()  # columns that encode one attribute together (one-hot)
+    note: str = ""  # what a reader must know, e.g. that only part of the original is here
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.train.x.shape[1:])
+
+
+class DataSource(ABC):
+    """One data set. Concrete: a frozen dataclass, its fields are its options."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str] = ""
+    folder: ClassVar[str] = ""  # below the data folder; empty: embedded, needs no files
+    source: ClassVar[str] = ""  # where a person gets the files
+
+    @abstractmethod
+    def read(self, folder: Path) -> Dataset:
+        """What the author writes: the data set from the files in `folder`."""
+
+    @final
+    def load(self, data_dir: Path | str | None = None) -> Dataset:
+        """Finds the folder, reads it, and checks what came out."""
+        dataset = self.read(data_folder(data_dir) / self.folder if self.folder else Path())
+        for part, examples in (("train", dataset.train), ("test", dataset.test)):
+            if len(examples.x) != len(examples.y):
+                raise InputRefused(f"{self.name}: {len(examples.x)} {part} inputs but {len(examples.y)} labels.")
+            if not torch.isfinite(examples.x).all():
+                raise InputRefused(f"{self.name}: a {part} input is NaN or infinite.")
+            if len(examples.y) and not 0 <= int(examples.y.min()) <= int(examples.y.max()) < len(dataset.classes):
+                raise InputRefused(f"{self.name}: a {part} label lies outside the {len(dataset.classes)} classes.")
+        return dataset
+
+    @final
+    def missing(self, folder: Path, files: Sequence[str]) -> DataMissing:
+        """The error to raise when none of the known layouts is in `folder`."""
+        return DataMissing(
+            f"{self.title} is not in {folder}: expected {' or '.join(files)}.",
+            remedy=f"Get it from {self.source}, and name the folder above it with --data-dir or FEDSPILL_DATA.",
+        )
+
+
+def data_folder(given: Path | str | None = None) -> Path:
+    """The folder of real data sets: as given, else FEDSPILL_DATA, else ./data."""
+    return Path(given or os.environ.get("FEDSPILL_DATA") or "data")

@@ -1,0 +1,79 @@
+"""A data set of your own, from a function in your own package."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedspill.data.base import Dataset, DataSource, Examples
+from fedspill.errors import InputRefused, UsageError
+
+EXPECTED = "a fedspill Dataset or a tuple (x_train, y_train, x_test, y_test)"
+
+
+@dataclass(frozen=True)
+class Custom(DataSource):
+    """Calls `factory`, "package.module:function", which returns a Dataset or (x_train, y_train, x_test, y_test).
+
+    Inputs (n, ...) are taken as they are, as float32; labels (n,) are whole numbers from 0.
+    """
+
+    name = "custom"
+    title = "Your own data set"
+    source = "your own function, named by the option factory"
+
+    factory: str = ""
+
+    def read(self, folder: Path) -> Dataset:
+        made = find_function(self.factory)()
+        if isinstance(made, Dataset):
+            return made
+        if not isinstance(made, tuple | list) or len(made) != 4:
+            got = f"a {type(made).__name__}" + (f" of {len(made)}" if isinstance(made, tuple | list) else "")
+            raise InputRefused(f"{self.factory} must return {EXPECTED}, got {got}.")
+        train, test = self._examples("train", *made[:2]), self._examples("test", *made[2:])
+        if train.x.shape[1:] != test.x.shape[1:]:
+            shapes = f"{tuple(train.x.shape)} to train and {tuple(test.x.shape)} to test"
+            raise InputRefused(f"{self.factory}: inputs must be alike but in number, got {shapes}.")
+        labels = torch.cat([train.y, test.y])
+        count = int(labels.max()) + 1 if len(labels) else 0
+        return Dataset(self.name, tuple(str(number) for number in range(count)), train, test)
+
+    def _examples(self, part: str, x: Any, y: Any) -> Examples:
+        inputs, labels = self._tensor(f"x_{part}", x), self._tensor(f"y_{part}", y)
+        if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+            got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise InputRefused(f"{self.factory}: y_{part} must be whole numbers of shape (n,), got {got}.")
+        if inputs.ndim < 2 or inputs.is_complex():
+            raise InputRefused(f"{self.factory}: x_{part} must be of shape (n, ...), got {tuple(inputs.shape)}.")
+        return Examples(inputs.float(), labels.long())
+
+    def _tensor(self, what: str, value: Any) -> Tensor:
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputRefused(f"{self.factory}: {what} must be an array, got a {type(value).__name__}.") from None
+
+
+def find_function(factory: str) -> Any:
+    """What "package.module:function" names."""
+    module_name, _, function_name = factory.partition(":")
+    if not module_name or not function_name:
+        raise UsageError(f"The option factory must be 'package.module:function', got {factory!r}.")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(
+            f"The module {module_name!r} of factory {factory!r} cannot be imported: {error}.",
+            remedy="Install it, or add its folder to PYTHONPATH.",
+        ) from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        problem = "does not exist" if function is None else "is not a function"
+        raise UsageError(f"{function_name!r} of factory {factory!r} {problem}.")
+    return function

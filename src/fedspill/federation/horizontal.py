@@ -1,0 +1,222 @@
+"""Horizontal federation: clients hold different samples of the same features; FedAvg and FedSGD."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.data.base import Examples
+from fedspill.defenses.base import Defense
+from fedspill.errors import UsageError
+from fedspill.federation.local import LocalTraining, Tensors, load, state_of
+from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
+from fedspill.federation.wire import fault, weighted_sum
+from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
+from fedspill.seeds import generator
+from fedspill.trace import Event, NoRecorder, Origin, Recorder
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The protocol of a horizontal federation."""
+
+    rounds: int = 5
+    clients_per_round: int | None = None  # None: all
+    weighting: Literal["examples", "uniform"] = "examples"
+    drop_out: float = 0.0  # chance that a selected client does not answer
+    server_lr: float = 1.0
+    secure_aggregation: bool = False
+    training: LocalTraining = LocalTraining()
+    defenses: tuple[Defense, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or (self.clients_per_round is not None and self.clients_per_round < 1):
+            raise UsageError("rounds and clients_per_round must be at least 1.")
+        if not 0 <= self.drop_out < 1:
+            raise UsageError(f"drop_out is a chance in [0, 1), got {self.drop_out}.")
+
+
+@dataclass(frozen=True)
+class Round:
+    """What came of one round."""
+
+    number: int
+    clients: tuple[int, ...]  # in the sum
+    events: tuple[Event, ...]
+
+
+@dataclass(eq=False)
+class Horizontal:
+    """A federation that runs: `for done in federation.run(): ...`; the global model is `federation.model`."""
+
+    model: nn.Module
+    clients: Sequence[Examples]
+    settings: Settings
+    seed: int
+    classes: int
+    recorder: Recorder = field(default_factory=NoRecorder)
+    device: str = "cpu"
+    workers: int = 1
+    engine: Engine = "auto"
+    # For what a client may send on a bad day, or a bad client every day; identity in an honest federation.
+    tamper: Callable[[int, Message], Message] | None = None
+
+    def __post_init__(self) -> None:
+        wanted = self.settings.clients_per_round
+        if not self.clients:
+            raise UsageError("A federation needs at least one client.")
+        if wanted is not None and wanted > len(self.clients):
+            raise UsageError(f"{wanted} clients per round were asked for, there are {len(self.clients)}.")
+        self.model = copy.deepcopy(self.model).to(self.device)
+        self.clients = [examples.to(self.device) for examples in self.clients]
+        self._training = self.settings.training
+        for defense in self.settings.defenses:
+            self._training = defense.local(self._training)
+        self._trainer = self._make_trainer()
+        self._accepted: dict[int, Message] = {}  # the model each client last trained on
+
+    def run(self) -> list[Round]:
+        """All rounds; the recording is finished and the workers are stopped at the end."""
+        try:
+            return [self.round(number) for number in range(self.settings.rounds)]
+        finally:
+            self.recorder.finish()
+            self.close()
+
+    def close(self) -> None:
+        self._trainer.close()
+
+    def round(self, number: int) -> Round:
+        """One round: send the model, train, collect, leave out what is unsound, add up, step."""
+        start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
+        handed_out = Message(number, SERVER, EVERYONE, "model", start)
+        self.recorder.say(handed_out)
+        selected, events = self._select(number)
+        replies: dict[int, Message] = {}
+        for index, message in self._replies(number, handed_out, selected, events):
+            self.recorder.say(message)
+            problem = fault(message.tensors, self._expected(start))
+            if problem is None:
+                replies[index] = message
+            else:
+                events.append(Event(number, client(index), f"left out: its {message.kind} {problem}"))
+        self._step(number, replies, events)
+        self._note_truth(number, selected, list(replies))
+        for event in events:
+            self.recorder.note_event(event)
+        self.recorder.end_round(number)
+        return Round(number, tuple(replies), tuple(events))
+
+    def _select(self, number: int) -> tuple[list[int], list[Event]]:
+        """Who takes part, and who was selected but does not answer."""
+        rng = generator(self.seed, "selection", number)
+        wanted = self.settings.clients_per_round or len(self.clients)
+        chosen = torch.randperm(len(self.clients), generator=rng)[:wanted].sort().values
+        silent = torch.rand(wanted, generator=rng) < self.settings.drop_out
+        events = [Event(number, client(index), "did not answer") for index in chosen[silent].tolist()]
+        return chosen[~silent].tolist(), events
+
+    def _replies(
+        self, number: int, handed_out: Message, selected: list[int], events: list[Event]
+    ) -> list[tuple[int, Message]]:
+        """What each client sends after its guards, its training and its defenses."""
+        started, groups = handed_out.tensors, []
+        if self.settings.defenses:
+            groups = self._guarded(number, handed_out, selected, events)
+        else:
+            groups = [(dict(started), selected)]
+        replies = []
+        for start, members in groups:
+            for index, tensors in self._trainer.train(start, number, members):
+                replies.append((index, self._outgoing(number, index, tensors)))
+        return replies
+
+    def _guarded(
+        self, number: int, handed_out: Message, selected: list[int], events: list[Event]
+    ) -> list[tuple[Tensors, list[int]]]:
+        """Clients grouped by the model they train on after their guards had a look at it."""
+        as_sent: list[int] = []
+        groups: list[tuple[Tensors, list[int]]] = [(dict(handed_out.tensors), as_sent)]
+        for index in selected:
+            model, refused = handed_out, False
+            for defense in self.settings.defenses:
+                verdict = defense.incoming(model, self._accepted.get(index))
+                if verdict.action == "accept":
+                    continue
+                events.append(Event(number, client(index), f"{defense.name}: {verdict.action}, {verdict.why}"))
+                refused = refused or verdict.action == "refuse"
+                model = verdict.model or model
+            if refused:
+                continue
+            self._accepted[index] = model
+            if model is handed_out:
+                as_sent.append(index)
+            else:
+                groups.append((dict(model.tensors), [index]))
+        return groups
+
+    def _outgoing(self, number: int, index: int, tensors: Tensors) -> Message:
+        kind: Literal["update", "gradient"] = "gradient" if self._training.algorithm == "fedsgd" else "update"
+        receiver = AGGREGATOR if self.settings.secure_aggregation else SERVER
+        samples = self._training.schedule(len(self.clients[index])).samples
+        message = Message(number, client(index), receiver, kind, tensors, {"examples": samples})
+        for defense in self.settings.defenses:
+            message = defense.outgoing(message, generator(self.seed, defense.name, number, index))
+        return self.tamper(index, message) if self.tamper else message
+
+    def _expected(self, start: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Names and shapes of a sound update: every float tensor, or the parameters alone for a gradient."""
+        if self._training.algorithm == "fedsgd":
+            return dict(self.model.named_parameters())
+        return {name: tensor for name, tensor in start.items() if tensor.is_floating_point()}
+
+    def _step(self, number: int, replies: dict[int, Message], events: list[Event]) -> None:
+        if not replies:
+            events.append(Event(number, SERVER, "no sound update arrived; the model stays as it is"))
+            return
+        examples = [int(message.info["examples"]) for message in replies.values()]
+        shares = examples if self.settings.weighting == "examples" else [1] * len(examples)
+        weights = [share / sum(shares) for share in shares]
+        total = weighted_sum([message.tensors for message in replies.values()], weights)
+        gradients = self._training.algorithm == "fedsgd"
+        self.recorder.say(
+            Message(
+                number,
+                AGGREGATOR,
+                SERVER,
+                "aggregate",
+                total,
+                {"clients": len(replies), "examples": sum(examples), "of": "gradient" if gradients else "update"},
+            )
+        )
+        rate = -self._training.lr * self.settings.server_lr if gradients else self.settings.server_lr
+        state = state_of(self.model)
+        moved = {name: state[name] + rate * tensor for name, tensor in total.items()}
+        if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
+            load(self.model, {**state, **moved})
+        else:
+            events.append(Event(number, SERVER, "the sum of sound updates overflows; the model stays as it is"))
+
+    def _note_truth(self, number: int, selected: Sequence[int], summed: Sequence[int]) -> None:
+        """The labels each client trained on, and those behind the sum."""
+        if isinstance(self.recorder, NoRecorder):
+            return
+        total = torch.zeros(self.classes, dtype=torch.int64)
+        for index in selected:
+            labels = self.clients[index].y
+            used = self._training.used(len(labels), training_rng(self.seed, number, index))
+            counts = torch.bincount(labels[used.to(labels.device)], minlength=self.classes).cpu()
+            self.recorder.note_truth(Origin(number, client(index)), "label_counts", counts)
+            total += counts if index in summed else 0
+        if summed:
+            self.recorder.note_truth(Origin(number, AGGREGATOR), "label_counts", total)
+
+    def _make_trainer(self) -> Trainer:
+        if self.workers > 1:
+            return InWorkers(self.model, self.clients, self._training, self.seed, self.workers, self.engine)
+        return InProcess(self.model, self.clients, self._training, self.seed, self.engine)

@@ -1,0 +1,132 @@
+"""Trainers: a round's clients trained in this process or in worker processes, with equal results."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Literal, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedspill.data.base import Examples
+from fedspill.federation.local import LocalTraining, Tensors, train
+from fedspill.federation.stacked import is_stackable, train_stacked
+from fedspill.seeds import generator
+
+Engine: TypeAlias = Literal["auto", "loop", "stacked"]
+
+_GROUP = 64  # clients stacked at a time: more does not run faster and only costs memory
+
+
+class Trainer(ABC):
+    """Trains the named clients of a round from one start."""
+
+    @abstractmethod
+    def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+        """Each client's index and what it sends, in the order of `clients`."""
+
+    def close(self) -> None:
+        """Frees what the trainer holds."""
+
+
+@final
+class InProcess(Trainer):
+    """One model, updated in place by one client after the other, or stacked for all where that is faster."""
+
+    def __init__(
+        self, model: nn.Module, clients: Sequence[Examples], training: LocalTraining, seed: int, engine: Engine = "auto"
+    ) -> None:
+        self._model = copy.deepcopy(model)
+        self._clients = clients
+        self._training = training
+        self._seed = seed
+        self._stacked = engine == "stacked" or (engine == "auto" and is_stackable(model, clients[0].x, training))
+
+    def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+        if not self._stacked:
+            for index in clients:
+                yield index, train(self._model, start, self._clients[index], self._training, self._rng(number, index))
+            return
+        sent: dict[int, Tensors] = {}
+        for group in self._groups(clients):
+            examples = [self._clients[index] for index in group]
+            rngs = [self._rng(number, index) for index in group]
+            sent.update(zip(group, train_stacked(self._model, start, examples, self._training, rngs), strict=True))
+        yield from ((index, sent[index]) for index in clients)
+
+    def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
+        """Clients with equally many steps, at most _GROUP at a time."""
+        by_steps: dict[int, list[int]] = defaultdict(list)
+        for index in clients:
+            by_steps[self._training.schedule(len(self._clients[index])).steps].append(index)
+        for same in by_steps.values():
+            yield from (same[first : first + _GROUP] for first in range(0, len(same), _GROUP))
+
+    def _rng(self, number: int, index: int) -> torch.Generator:
+        return training_rng(self._seed, number, index)
+
+
+def training_rng(seed: int, number: int, index: int) -> torch.Generator:
+    """The generator of one client's local training in one round."""
+    return generator(seed, "local training", number, index)
+
+
+@final
+class InWorkers(Trainer):
+    """The same in worker processes, each with one torch thread."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clients: Sequence[Examples],
+        training: LocalTraining,
+        seed: int,
+        workers: int,
+        engine: Engine = "auto",
+    ) -> None:
+        self._workers = workers
+        arguments = (model, list(clients), training, seed, engine)
+        self._pool = ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=arguments
+        )
+
+    def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+        arrays = {name: tensor.cpu().numpy() for name, tensor in start.items()}
+        share = -(-len(clients) // self._workers)
+        jobs = [
+            self._pool.submit(_work, arrays, number, list(clients[first : first + share]))
+            for first in range(0, len(clients), share)
+        ]
+        for job in jobs:
+            for index, sent in job.result():
+                yield index, {name: torch.from_numpy(array) for name, array in sent.items()}
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _Worker:
+    """The one trainer of a worker process; processes of a pool have no other place to keep it."""
+
+    trainer: InProcess
+
+
+def _start_worker(
+    model: nn.Module, clients: Sequence[Examples], training: LocalTraining, seed: int, engine: Engine
+) -> None:
+    torch.set_num_threads(1)
+    _Worker.trainer = InProcess(model, clients, training, seed, engine)
+
+
+def _work(
+    start: dict[str, np.ndarray], number: int, clients: list[int]
+) -> list[tuple[int, dict[str, np.ndarray]]]:
+    state = {name: torch.from_numpy(array) for name, array in start.items()}
+    sent = _Worker.trainer.train(state, number, clients)
+    return [(index, {name: tensor.numpy() for name, tensor in tensors.items()}) for index, tensors in sent]

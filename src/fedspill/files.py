@@ -1,0 +1,149 @@
+"""Reading and writing files that others may have touched: caps before allocating, one clear refusal per cause, no pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedspill.errors import InputRefused
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may cost before it is refused."""
+
+    file_bytes: int = 16 << 30
+    header_bytes: int = 16 << 20
+    tensors: int = 100_000
+    json_bytes: int = 256 << 20
+
+
+LIMITS = Limits()
+
+
+def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limits = LIMITS) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or those named in `only`."""
+    check_safetensors(path, limits)
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            present = list(file.keys())
+            wanted = present if only is None else list(only)
+            for name in set(wanted) - set(present):
+                raise InputRefused(f"{path} has no tensor {name!r}.", remedy=f"It has: {_some(present)}.")
+            return {name: file.get_tensor(name) for name in wanted}
+    except safetensors.SafetensorError as error:
+        raise InputRefused(f"{path} is not a sound safetensors file: {error}.") from None
+
+
+def tensor_names(path: Path, limits: Limits = LIMITS) -> list[str]:
+    return sorted(check_safetensors(path, limits))
+
+
+def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
+    """The header of a safetensors file, read under the limits before anything is allocated."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            _refuse_pickle(path, start)
+            if len(start) < 8:
+                raise InputRefused(f"{path} is truncated: {size} bytes, expected at least 8.")
+            (header_size,) = struct.unpack("<Q", start)
+            if size > limits.file_bytes:
+                raise InputRefused(f"{path} has {size:,} bytes, the limit is {limits.file_bytes:,}.")
+            if header_size > min(limits.header_bytes, size - 8):
+                raise InputRefused(
+                    f"{path} is not a sound safetensors file: it declares a header of {header_size:,} bytes; "
+                    f"the file has {size:,} and the limit is {limits.header_bytes:,}."
+                )
+            header = parse_json(file.read(header_size), str(path))
+    except OSError as error:
+        raise InputRefused(f"{path} cannot be read: {error.strerror}.") from None
+    if not isinstance(header, dict):
+        raise InputRefused(f"{path} is not a sound safetensors file: its header is not an object.")
+    header.pop("__metadata__", None)
+    if len(header) > limits.tensors:
+        raise InputRefused(f"{path} declares {len(header):,} tensors, the limit is {limits.tensors:,}.")
+    return header
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a safetensors file under a temporary name and renames it: the final name is whole or absent."""
+    write_bytes(path, safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Atomic write: temporary name, flush to disk, rename. Readable by the owner only."""
+    temporary = path.with_name(path.name + ".part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputRefused(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def dump_json(value: object) -> bytes:
+    """One canonical form: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+
+
+def read_json(path: Path, limits: Limits = LIMITS) -> Any:
+    try:
+        if path.stat().st_size > limits.json_bytes:
+            raise InputRefused(f"{path} has {path.stat().st_size:,} bytes, the limit is {limits.json_bytes:,}.")
+        return parse_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputRefused(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """JSON without the traps: no duplicate keys, no NaN or Infinity, no bottomless nesting, UTF-8 only."""
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise InputRefused(f"{where}: a JSON object names a key twice.")
+        return result
+
+    def no_constant(token: str) -> NoReturn:
+        raise InputRefused(f"{where}: {token} is not a number.")
+
+    try:
+        return json.loads(content.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputRefused(f"{where} is not sound JSON: {str(error)[:200]}.") from None
+
+
+def _refuse_pickle(path: Path, start: bytes) -> None:
+    if start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] in b"\x00\x01\x02\x03\x04\x05" and start[2:8] != bytes(6)):
+        raise InputRefused(
+            f"{path} is a pickle or a zip archive (a torch.save file?), not safetensors; it was not opened.",
+            remedy="A pickle can run code. Convert it where you trust it: safetensors.torch.save_file(state_dict, path).",
+        )
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")

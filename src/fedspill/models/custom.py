@@ -1,0 +1,107 @@
+"""Any network of the user's own, made by a function that a plan names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.errors import UsageError
+from fedspill.models.base import ModelSpec
+from fedspill.models.probe import probe
+
+
+@final
+@dataclass(frozen=True)
+class Custom(ModelSpec):
+    """Calls `factory`, "package.module:function", as f(shape, classes), or as f() where it takes nothing."""
+
+    name = "custom"
+    title = "Your own network"
+    paper = ""
+
+    factory: str
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        function = self._function()
+        arguments = _arguments(function, self.factory, shape, classes)
+        try:
+            network = function(*arguments)
+        except Exception as error:
+            raise UsageError(f"The factory {self.factory!r} failed: {type(error).__name__}: {error}.") from error
+        if not isinstance(network, nn.Module):
+            raise UsageError(
+                f"The factory {self.factory!r} must return a torch.nn.Module, but returned {type(network).__name__}."
+            )
+        self._check(network, shape, classes)
+        return network
+
+    def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+        """One pass over zeros must give a row of logits per input, or one logit where there are two classes."""
+        try:
+            output = probe(network, torch.zeros(2, *shape))
+        except Exception as error:
+            raise UsageError(
+                f"The network of {self.factory!r} fails on inputs of shape {shape}: {type(error).__name__}: {error}."
+            ) from error
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        wanted: list[object] = [(2, classes)] + ([(2, 1), (2,)] if classes == 2 else [])
+        if got not in wanted:
+            raise UsageError(
+                f"The network of {self.factory!r} must turn 2 inputs into logits of shape {(2, classes)}, got {got}.",
+                remedy=f"Let the factory take (shape, classes) and build it for {classes} classes.",
+            )
+
+    def _function(self) -> Callable[..., Any]:
+        module_name, colon, path = self.factory.partition(":")
+        if not (module_name and colon and path):
+            raise UsageError(
+                f"The option 'factory' takes 'package.module:function', got {self.factory!r}.",
+                remedy="Name a function of an importable module, for example 'my_models:small_cnn'.",
+            )
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            missing = error.name or module_name
+            raise UsageError(
+                f"The factory {self.factory!r} cannot be imported: there is no module {missing!r}.",
+                remedy="Install the package that holds it, or add its folder to PYTHONPATH.",
+            ) from error
+        except Exception as error:
+            raise UsageError(
+                f"Importing the module of the factory {self.factory!r} failed: {type(error).__name__}: {error}."
+            ) from error
+        for part in path.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                raise UsageError(f"The module {module_name!r} has no {path!r}.") from None
+        if not callable(found):
+            raise UsageError(f"{self.factory!r} is a {type(found).__name__}, not a function.")
+        function: Callable[..., Any] = found
+        return function
+
+
+def _arguments(
+    function: Callable[..., Any], factory: str, shape: tuple[int, ...], classes: int
+) -> tuple[tuple[int, ...], int] | tuple[()]:
+    """(shape, classes) if the function takes two arguments, nothing if it takes none."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in C: no signature to read
+        return shape, classes
+    for arguments in ((shape, classes), ()):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return arguments
+    raise UsageError(
+        f"The factory {factory!r} has the signature {signature}, but is called as f(shape, classes) or f().",
+        remedy="Give the other arguments defaults.",
+    )

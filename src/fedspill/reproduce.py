@@ -1,0 +1,106 @@
+"""Published tables as runnable checks: a Table yields Rows, and each Row holds our figure beside the printed one."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from fedspill.errors import UsageError
+from fedspill.registry import Entry, entries, load, papers_folder
+
+Scale: TypeAlias = Literal["quick", "full"]
+By: TypeAlias = Literal["paper", "fedspill", "baseline"]
+Verdict: TypeAlias = Literal["reproduced", "exceeded", "not reproduced", "not runnable"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a table: the published algorithm, our own, or a trivial baseline, each a row of its own."""
+
+    cell: Mapping[str, Any]
+    by: By
+    metric: str
+    published: float | None
+    measured: float | None
+    low: float | None
+    high: float | None
+    n: int
+    chance: float | None
+    verdict: Verdict
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def line(self) -> str:
+        """The row for people."""
+        cell = " ".join(str(value) for value in self.cell.values())
+        printed = "-" if self.published is None else f"{self.published:.2f}"
+        if self.measured is None:
+            return f"  {cell:<28} {self.by:<9} printed {printed:>7}   {self.verdict}: {self.note}"
+        interval = f"[{self.low:.2f}, {self.high:.2f}]"
+        return (
+            f"  {cell:<28} {self.by:<9} printed {printed:>7}   ours {self.measured:7.2f} {interval:<18} "
+            f"n={self.n:<4} chance {self.chance:6.2f}   {self.verdict}"
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a table is to be run."""
+
+    scale: Scale = "quick"
+    data_dir: Path | None = None
+    device: str = "cpu"
+    seed: int = 2024  # held out: nothing in the product was tuned on it
+
+
+class Table(ABC):
+    """One published table. Concrete: a frozen dataclass in papers/<paper>/tables.py."""
+
+    name: ClassVar[str]  # "003/1"
+    title: ClassVar[str]
+    paper: ClassVar[str]
+
+    @abstractmethod
+    def rows(self, run: Run) -> Iterator[Row]:
+        """What the author writes: the rows, each as soon as it is known."""
+
+
+def table(name: str) -> Table:
+    kind = load("papers", name)
+    made = kind()
+    assert isinstance(made, Table)
+    return made
+
+
+def tables() -> list[Entry]:
+    return entries("papers")
+
+
+def published(paper: str, table_name: str) -> Any:
+    """The printed figures, from papers/<paper>/expected.json."""
+    path = papers_folder() / paper / "expected.json"
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    if table_name not in figures:
+        raise UsageError(f"{path} has no figures for table {table_name!r}.")
+    return figures[table_name]
+
+
+def verdict(measured: float, printed: float | None, *, tolerance: float, higher_is_better: bool = True) -> Verdict:
+    """Within the tolerance it is reproduced; beyond it, better is exceeded and worse is not reproduced."""
+    if printed is None or math.isnan(measured):
+        return "not runnable"
+    gain = (measured - printed) if higher_is_better else (printed - measured)
+    if abs(gain) <= tolerance:
+        return "reproduced"
+    return "exceeded" if gain > 0 else "not reproduced"
+
+
+def not_runnable(cell: Mapping[str, Any], by: By, metric: str, printed: float | None, why: str) -> Row:
+    return Row(cell, by, metric, printed, None, None, None, 0, None, "not runnable", why)

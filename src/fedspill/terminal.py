@@ -1,0 +1,53 @@
+"""The screen: tables, progress bars and errors, with nothing in them that a hostile name could turn into a command."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+
+def plain(text: str) -> str:
+    """Text without control characters, so that names from outside cannot move the cursor or colour the screen."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else "�" for c in text)
+
+
+class Screen:
+    """Writes to the terminal; quiet about progress when there is none."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._out = Console(highlight=False, soft_wrap=True)
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        self._out.print(plain(text), markup=False)
+
+    def error(self, text: str) -> None:
+        self._err.print(f"fedspill: {plain(text)}", markup=False, style="red")
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for column in header:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(plain(cell)) for cell in row))
+        self._out.print(table, soft_wrap=False)
+
+    def facts(self, facts: Mapping[str, Any]) -> None:
+        for name, value in facts.items():
+            shown = "\n  " + "\n  ".join(map(str, value)) if isinstance(value, list) and value else str(value)
+            if value not in ("", [], None):
+                self.say(f"{name}: {shown}")
+
+    def progress(self, items: Sequence[Item] | range, what: str) -> Iterator[Any]:
+        """Yields the items under a progress bar where a person watches."""
+        from rich.progress import track
+
+        yield from track(items, description=what, console=self._err, disable=not self._err.is_terminal, transient=True)

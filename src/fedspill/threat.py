@@ -1,0 +1,198 @@
+"""ThreatModel: what an adversary sees, knows and does; the same type says what an attack needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fedspill.errors import UnknownName
+
+if TYPE_CHECKING:
+    from fedspill.messages import Message
+
+# What an adversary may know, in words for reports and for errors.
+KNOWLEDGE: dict[str, str] = {
+    "architecture": "the model's code, so that it can run forward passes",
+    "batch_size": "samples per local step",
+    "samples": "samples a client trains on in a round",
+    "local_lr": "the clients' learning rate",
+    "local_epochs": "passes over its data that a client makes in a round",
+    "optimizer": "the clients' optimizer and its constants",
+    "client_count": "how many clients take part in a round",
+    "labels_per_client": "how many labels a client holds",
+    "unlabelled_aux": "inputs of the same kind, without labels",
+    "aux_data": "a small labelled set of the same kind, disjoint from every client",
+    "shadow_data": "a larger set of the same distribution, disjoint from every client",
+    "targets": "the records it looks for",
+    "defense": "the public parameters of the defenses in place",
+    "own_data": "its own training data",
+}
+POWERS: dict[str, str] = {
+    "alter_model": "send a model other than the honest one",
+    "choose_batch": "choose which samples a round uses",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Channel:
+    """Messages of one kind from one role to another; "self" stands for the adversary's own address."""
+
+    kind: str
+    sender: str
+    receiver: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} from {self.sender} to {self.receiver}"
+
+    def carries(self, message: Message, me: str | None) -> bool:
+        return (
+            message.kind == self.kind
+            and _is(message.sender, self.sender, me)
+            and (message.receiver == "all" or _is(message.receiver, self.receiver, me))
+        )
+
+
+def _is(address: str, pattern: str, me: str | None) -> bool:
+    return address == me if pattern == "self" else address.partition(":")[0] == pattern
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """An adversary, or (for an attack) the least that an adversary must be."""
+
+    name: str
+    sees: frozenset[Channel] = frozenset()
+    knows: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()  # empty: passive
+    title: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for word in self.knows:
+            if word not in KNOWLEDGE:
+                raise UnknownName("knowledge", word, KNOWLEDGE)
+        for word in self.does:
+            if word not in POWERS:
+                raise UnknownName("power", word, POWERS)
+
+    def sees_kind(self, kind: str) -> bool:
+        return any(channel.kind == kind for channel in self.sees)
+
+    def sees_message(self, message: Message, me: str | None = None) -> bool:
+        return any(channel.carries(message, me) for channel in self.sees)
+
+    def _sees_of_others(self, kind: str) -> bool:
+        """One's own messages are no leak."""
+        return any(channel.kind == kind and channel.sender != "self" for channel in self.sees)
+
+    def missing(self, needs: Needs) -> list[str]:
+        """What this adversary lacks for `needs`, one phrase each; empty when the attack fits."""
+        lacks = []
+        for kinds in needs.sees:
+            if not any(self._sees_of_others(kind) for kind in kinds):
+                lacks.append(f"to see {' or '.join(f'{kind} messages' for kind in sorted(kinds))}")
+        lacks += [f"to know {KNOWLEDGE[word]} ({word})" for word in sorted(needs.knows - self.knows)]
+        lacks += [f"to {POWERS[word]} ({word})" for word in sorted(needs.does - self.does)]
+        return lacks
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack cannot do without: of each group of message kinds at least one, all knowledge, all powers."""
+
+    sees: tuple[frozenset[str], ...] = ()
+    knows: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()
+
+
+def needs(*, sees: Iterable[str] = (), knows: Iterable[str] = (), does: Iterable[str] = ()) -> Needs:
+    """Needs in short: `needs(sees=["update|gradient", "model"], knows=["batch_size"])`."""
+    return Needs(tuple(frozenset(group.split("|")) for group in sees), frozenset(knows), frozenset(does))
+
+
+_PROTOCOL = {"architecture", "batch_size", "samples", "local_lr", "local_epochs", "optimizer", "client_count"}
+_SERVER_DATA = {"unlabelled_aux", "aux_data", "defense"}
+
+CURIOUS_SERVER = ThreatModel(
+    "curious-server",
+    frozenset(
+        {
+            Channel("model", "server", "client"),
+            Channel("update", "client", "server"),
+            Channel("gradient", "client", "server"),
+            Channel("aggregate", "aggregator", "server"),
+        }
+    ),
+    frozenset(_PROTOCOL | _SERVER_DATA),
+    title="follows the protocol and reads every client's update",
+)
+CURIOUS_SERVER_SECAGG = ThreatModel(
+    "curious-server-secagg",
+    frozenset({Channel("model", "server", "client"), Channel("aggregate", "aggregator", "server")}),
+    frozenset(_PROTOCOL | _SERVER_DATA),
+    title="follows the protocol; secure aggregation shows it the sum only",
+)
+CURIOUS_CLIENT = ThreatModel(
+    "curious-client",
+    frozenset(
+        {
+            Channel("model", "server", "client"),
+            Channel("update", "self", "server"),
+            Channel("gradient", "self", "server"),
+        }
+    ),
+    frozenset(_PROTOCOL | {"labels_per_client", "own_data", "unlabelled_aux", "aux_data"}),
+    title="takes part, and reads the models it receives; nothing of single clients",
+)
+EAVESDROPPER = ThreatModel(
+    "eavesdropper",
+    frozenset(
+        {
+            Channel("model", "server", "client"),
+            Channel("update", "client", "server"),
+            Channel("gradient", "client", "server"),
+        }
+    ),
+    frozenset({"batch_size", "samples", "local_lr", "local_epochs"}),
+    title="reads an unencrypted wire and the published training settings, and nothing else",
+)
+MALICIOUS_SERVER = ThreatModel(
+    "malicious-server",
+    CURIOUS_SERVER_SECAGG.sees,
+    frozenset(_PROTOCOL | _SERVER_DATA | {"shadow_data", "targets"}),
+    frozenset({"alter_model"}),
+    title="sees the sum only, and may hand out a model of its own making",
+)
+VERTICAL_SERVER = ThreatModel(
+    "vertical-server",
+    frozenset(
+        {
+            Channel("model", "server", "party"),
+            Channel("batch", "server", "party"),
+            Channel("gradient", "party", "server"),
+            Channel("embedding", "party", "server"),
+        }
+    ),
+    frozenset(_PROTOCOL | {"unlabelled_aux", "defense"}),
+    frozenset({"choose_batch"}),
+    title="coordinates a vertical federation, picks the batch indices and reads the parties' gradients",
+)
+
+ADVERSARIES: dict[str, ThreatModel] = {
+    threat.name: threat
+    for threat in (
+        CURIOUS_SERVER,
+        CURIOUS_SERVER_SECAGG,
+        CURIOUS_CLIENT,
+        EAVESDROPPER,
+        MALICIOUS_SERVER,
+        VERTICAL_SERVER,
+    )
+}
+
+
+def adversary(name: str) -> ThreatModel:
+    """The named adversary; an unknown name is answered with the nearest one."""
+    if name not in ADVERSARIES:
+        raise UnknownName("adversary", name, ADVERSARIES)
+    return ADVERSARIES[name]

@@ -1,0 +1,233 @@
+"""Trace: everything that was said in a federation. View: the part of it that one adversary sees. Truth: kept apart."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, final
+
+from torch import Tensor
+
+from fedspill.errors import NotKnown, NotVisible
+from fedspill.messages import Kind, Message
+from fedspill.threat import KNOWLEDGE, ThreatModel
+
+
+class Origin(NamedTuple):
+    """Whose message of which round: what a guess is about."""
+
+    round: int
+    sender: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that went other than planned in a round: a client left out, a refusal, a failure to record."""
+
+    round: int
+    party: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What to record: kinds of message, rounds and clients, tensors by shell pattern; None keeps all."""
+
+    kinds: frozenset[str] | None = None
+    rounds: frozenset[int] | None = None
+    clients: frozenset[str] | None = None
+    tensors: tuple[str, ...] | None = None
+
+    def wants(self, message: Message) -> bool:
+        if self.kinds is not None and message.kind not in self.kinds:
+            return False
+        return self.wants_round(message.round) and (
+            self.clients is None or not message.sender.startswith("client:") or message.sender in self.clients
+        )
+
+    def wants_round(self, number: int) -> bool:
+        return self.rounds is None or number in self.rounds
+
+    def wants_tensor(self, name: str) -> bool:
+        return self.tensors is None or any(fnmatchcase(name, pattern) for pattern in self.tensors)
+
+    def cut(self, message: Message) -> Message:
+        """A copy of the message with the wanted tensors only."""
+        tensors = {n: t.detach().to("cpu", copy=True) for n, t in message.tensors.items() if self.wants_tensor(n)}
+        return Message(message.round, message.sender, message.receiver, message.kind, tensors, dict(message.info))
+
+
+KEEP_ALL = Keep()
+
+
+class Truth:
+    """What really happened, by origin and name ("label_counts", ...). Metrics read it; attacks never do."""
+
+    def __init__(self, facts: Mapping[tuple[Origin, str], Tensor]) -> None:
+        self._facts = facts
+
+    def get(self, origin: Origin, name: str) -> Tensor:
+        return self._facts[origin, name]
+
+    def has(self, origin: Origin, name: str) -> bool:
+        return (origin, name) in self._facts
+
+
+class Recorder(ABC):
+    """Where a federation puts what is said; what was recorded is a Trace."""
+
+    @abstractmethod
+    def say(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def note_truth(self, origin: Origin, name: str, value: Tensor) -> None: ...
+
+    @abstractmethod
+    def note_event(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def end_round(self, number: int) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None: ...
+
+
+@final
+class NoRecorder(Recorder):
+    """Recording off."""
+
+    def say(self, message: Message) -> None:
+        pass
+
+    def note_truth(self, origin: Origin, name: str, value: Tensor) -> None:
+        pass
+
+    def note_event(self, event: Event) -> None:
+        pass
+
+    def end_round(self, number: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+class Trace(ABC):
+    """A recorded federation: its public protocol, its messages, its events and, apart from them, the truth."""
+
+    protocol: Mapping[str, Any]
+    events: list[Event]
+
+    @abstractmethod
+    def messages(self, kind: Kind | None = None, *, round: int | None = None) -> Iterator[Message]:
+        """Copies of the messages of that kind and round, in the order they were sent."""
+
+    @abstractmethod
+    def truth(self) -> Truth: ...
+
+    @final
+    def view(self, threat: ThreatModel, *, me: str | None = None, knowledge: Mapping[str, Any] | None = None) -> View:
+        """What `threat` sees; of the protocol and the given knowledge it gets what it may know, and nothing else."""
+        offered = {**self.protocol, **(knowledge or {})}
+        known = {word: value for word, value in offered.items() if word in threat.knows and value is not None}
+        return View(self, threat, known, me=me, public={word: self.protocol.get(word) for word in PUBLIC})
+
+
+# Facts of the protocol that every party has, because every message shows them.
+PUBLIC = ("classes", "head_weight", "head_bias", "algorithm", "weighting")
+
+
+@final
+class View:
+    """The messages one adversary sees and the knowledge it has; asking for more raises NotVisible or NotKnown."""
+
+    def __init__(
+        self,
+        source: Trace,
+        threat: ThreatModel,
+        knowledge: Mapping[str, Any],
+        *,
+        me: str | None = None,
+        public: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.threat = threat
+        self.me = me
+        self.public = dict(public or {})
+        self.__source = source
+        self.__knowledge = dict(knowledge)
+
+    def get(self, kind: Kind, *, round: int | None = None) -> list[Message]:
+        """Copies of the visible messages of that kind."""
+        if not self.threat.sees_kind(kind):
+            seen = ", ".join(sorted({channel.kind for channel in self.threat.sees}))
+            raise NotVisible(
+                f"{self.threat.name} does not see {kind} messages; it sees: {seen or 'nothing'}.",
+                remedy="An attack must declare what it reads in `needs`.",
+            )
+        found = self.__source.messages(kind, round=round)
+        return [message for message in found if self.threat.sees_message(message, self.me)]
+
+    def sees(self, kind: Kind) -> bool:
+        """Whether messages of that kind are visible at all."""
+        return self.threat.sees_kind(kind)
+
+    def knows(self, what: str) -> Any:
+        """That piece of knowledge; see fedspill.threat.KNOWLEDGE for the words."""
+        if what not in self.threat.knows:
+            raise NotKnown(f"{self.threat.name} does not know {KNOWLEDGE.get(what, what)} ({what}).")
+        if what not in self.__knowledge:
+            raise NotKnown(
+                f"{self.threat.name} may know {KNOWLEDGE[what]} ({what}), but this trace does not say it.",
+                remedy=f"Give it to the view: trace.view(threat, knowledge={{{what!r}: ...}}).",
+            )
+        return self.__knowledge[what]
+
+    def has(self, what: str) -> bool:
+        """Whether that knowledge is at hand."""
+        return what in self.__knowledge
+
+
+@final
+class MemoryTrace(Trace, Recorder):
+    """A trace that lives in memory: recorder and recording in one."""
+
+    def __init__(self, protocol: Mapping[str, Any] | None = None, keep: Keep = KEEP_ALL) -> None:
+        self.protocol = dict(protocol or {})
+        self.events = []
+        self._keep = keep
+        self._messages: list[Message] = []
+        self._facts: dict[tuple[Origin, str], Tensor] = {}
+
+    @classmethod
+    def of(cls, messages: Iterable[Message], protocol: Mapping[str, Any] | None = None) -> MemoryTrace:
+        trace = cls(protocol)
+        for message in messages:
+            trace.say(message)
+        return trace
+
+    def say(self, message: Message) -> None:
+        if self._keep.wants(message):
+            self._messages.append(self._keep.cut(message))
+
+    def note_truth(self, origin: Origin, name: str, value: Tensor) -> None:
+        self._facts[origin, name] = value.detach().to("cpu", copy=True)
+
+    def truth(self) -> Truth:
+        return Truth(self._facts)
+
+    def note_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def end_round(self, number: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def messages(self, kind: Kind | None = None, *, round: int | None = None) -> Iterator[Message]:
+        for message in self._messages:
+            if kind in (None, message.kind) and round in (None, message.round):
+                yield message.copy()
+

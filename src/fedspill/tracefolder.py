@@ -1,0 +1,224 @@
+"""A trace as a folder: trace.json, index.jsonl and one safetensors file per round; the truth in a folder of its own.
+
+Every byte is covered by a check: index.jsonl is a chain (each line carries a hash of its content and of the line before
+it), its first line holds the hash of trace.json, and the line of a round holds the hashes of that round's files. The
+line that says "finished" comes last, so a recording that was cut short is known as such, and can be opened up to its
+last whole round by asking for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from fedspill.errors import InputRefused, TraceRefused, UsageError
+from fedspill.files import LIMITS, Limits, dump_json, parse_json, read_json, read_tensors, sha256, write_bytes, write_tensors
+from fedspill.messages import KINDS, Kind, Message
+from fedspill.trace import KEEP_ALL, Event, Keep, Origin, Recorder, Trace, Truth
+
+FORMAT = "fedspill-trace"
+VERSION = 1
+
+
+@final
+class FolderRecorder(Recorder):
+    """Writes a trace folder round by round; what is under a final name is whole."""
+
+    def __init__(self, folder: Path, protocol: Mapping[str, Any], keep: Keep = KEEP_ALL) -> None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} already exists and is not an empty folder.", remedy="Name another --trace folder.")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
+        self._keep = keep
+        self._messages: list[Message] = []
+        self._facts: dict[tuple[Origin, str], Tensor] = {}
+        self._events: list[Event] = []
+        self._check = ""
+        self._rounds = 0
+        write_bytes(folder / "trace.json", dump_json({"format": FORMAT, "version": VERSION, "protocol": dict(protocol)}))
+        self._line({"type": "start", "trace": sha256(folder / "trace.json")})
+
+    def say(self, message: Message) -> None:
+        if self._keep.wants(message):
+            self._messages.append(self._keep.cut(message))
+
+    def note_truth(self, origin: Origin, name: str, value: Tensor) -> None:
+        if self._keep.wants_round(origin.round):
+            self._facts[origin, name] = value.detach().to("cpu", copy=True)
+
+    def note_event(self, event: Event) -> None:
+        self._events.append(event)
+
+    def end_round(self, number: int) -> None:
+        """Files first, their line in the index last."""
+        if self._messages or self._events:
+            self._refuse_full_disk()
+            line: dict[str, Any] = {"type": "round", "round": number}
+            line["messages"] = [
+                {
+                    "sender": message.sender,
+                    "receiver": message.receiver,
+                    "kind": message.kind,
+                    "info": dict(message.info),
+                    "tensors": list(message.tensors),
+                }
+                for message in self._messages
+            ]
+            line["events"] = [{"party": event.party, "what": event.what} for event in self._events]
+            tensors = {
+                f"{index}/{name}": tensor
+                for index, message in enumerate(self._messages)
+                for name, tensor in message.tensors.items()
+            }
+            facts = {f"{origin.sender}/{name}": value for (origin, name), value in self._facts.items()}
+            line["file"] = self._write(Path("rounds") / f"{number:06d}.safetensors", tensors)
+            line["truth"] = self._write(Path("truth") / f"{number:06d}.safetensors", facts)
+            self._line(line)
+            self._rounds += 1
+        self._messages, self._facts, self._events = [], {}, []
+
+    def finish(self) -> None:
+        self._line({"type": "finished", "rounds": self._rounds})
+
+    def _write(self, name: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+        path = self._folder / name
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_tensors(path, tensors)
+        return {"name": name.as_posix(), "sha256": sha256(path)}
+
+    def _line(self, content: dict[str, Any]) -> None:
+        self._check = _chain(self._check, content)
+        with (self._folder / "index.jsonl").open("ab") as file:
+            file.write(dump_json({**content, "check": self._check}) + b"\n")
+            file.flush()
+
+    def _refuse_full_disk(self) -> None:
+        needed = sum(message.nbytes for message in self._messages)
+        free = shutil.disk_usage(self._folder).free
+        if needed > 0.9 * free:
+            raise UsageError(
+                f"Recording this round takes {needed:,} bytes, {free:,} are free under {self._folder}.",
+                remedy="Record fewer rounds, clients or layers, or free some space.",
+            )
+
+
+@final
+class FolderTrace(Trace):
+    """A trace read back from its folder; refused whole if any byte of it is not as recorded."""
+
+    def __init__(self, folder: Path | str, *, partial: bool = False, limits: Limits = LIMITS) -> None:
+        """Checks every file. `partial` opens an unfinished or cut recording up to its last whole round."""
+        self._folder = Path(folder)
+        self._limits = limits
+        if not self._folder.is_dir():
+            raise TraceRefused(f"{self._folder} is not a folder.", remedy="Name a folder made by `fedspill simulate`.")
+        try:
+            header = read_json(self._folder / "trace.json", limits)
+            if not isinstance(header, dict) or header.get("format") != FORMAT:
+                raise TraceRefused(f"{self._folder}/trace.json is not the header of a {FORMAT}.")
+            if header.get("version") != VERSION:
+                raise TraceRefused(
+                    f"{self._folder} has trace version {header.get('version')!r}; this release reads {VERSION}.",
+                    remedy="Upgrade fedspill.",
+                )
+            self.protocol = header["protocol"]
+            self._rounds = self._read_index(partial)
+        except TraceRefused:
+            raise
+        except InputRefused as error:
+            raise TraceRefused(f"Trace {self._folder} is refused: {error.problem}", remedy=error.remedy) from None
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise TraceRefused(f"Trace {self._folder} is refused: its index is malformed ({error!r}).") from None
+        self.events = [
+            Event(line["round"], event["party"], event["what"]) for line in self._rounds for event in line["events"]
+        ]
+
+    def messages(self, kind: Kind | None = None, *, round: int | None = None) -> Iterator[Message]:
+        for line in self._rounds:
+            if round in (None, line["round"]):
+                yield from self._round(line, kind)
+
+    def _round(self, line: dict[str, Any], kind: Kind | None) -> Iterator[Message]:
+        """One read of the round's file for all wanted messages."""
+        wanted = [(index, entry) for index, entry in enumerate(line["messages"]) if kind in (None, entry["kind"])]
+        keys = [f"{index}/{name}" for index, entry in wanted for name in entry["tensors"]]
+        stored = read_tensors(self._folder / line["file"]["name"], only=keys, limits=self._limits)
+        for index, entry in wanted:
+            tensors = {name: stored[f"{index}/{name}"] for name in entry["tensors"]}
+            yield Message(line["round"], entry["sender"], entry["receiver"], entry["kind"], tensors, entry["info"])
+
+    def truth(self) -> Truth:
+        facts: dict[tuple[Origin, str], Tensor] = {}
+        for line in self._rounds:
+            for key, value in read_tensors(self._folder / line["truth"]["name"], limits=self._limits).items():
+                party, _, name = key.rpartition("/")
+                facts[Origin(line["round"], party), name] = value
+        return Truth(facts)
+
+    def _read_index(self, partial: bool) -> list[dict[str, Any]]:
+        path = self._folder / "index.jsonl"
+        if not path.is_file():
+            raise TraceRefused(f"{path} is missing.")
+        if path.stat().st_size > self._limits.json_bytes:
+            raise TraceRefused(f"{path} has {path.stat().st_size:,} bytes, the limit is {self._limits.json_bytes:,}.")
+        rounds: list[dict[str, Any]] = []
+        check, finished = "", False
+        for number, raw in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+            try:
+                line = self._checked_line(raw, check, f"{path} line {number}")
+                if finished:
+                    raise TraceRefused(f"{path} goes on after its end.")
+                check = line["check"]
+                if number == 1:
+                    self._same("trace.json", line["trace"])
+                elif line["type"] == "round":
+                    self._checked_round(line)
+                    rounds.append(line)
+                elif line["type"] == "finished":
+                    finished = True
+            except InputRefused:
+                if partial and number > 1:
+                    return rounds
+                raise
+        if not finished and not partial:
+            raise TraceRefused(
+                f"Trace {self._folder} is unfinished: {len(rounds)} whole rounds, then it stops.",
+                remedy="Open what is whole with --partial.",
+            )
+        return rounds
+
+    def _checked_line(self, raw: bytes, check: str, where: str) -> dict[str, Any]:
+        line = parse_json(raw, where)
+        if not isinstance(line, dict) or raw != dump_json(line) + b"\n":
+            raise TraceRefused(f"{where} is cut short or altered.")
+        content = {key: value for key, value in line.items() if key != "check"}
+        if line.get("check") != _chain(check, content):
+            raise TraceRefused(f"{where} does not match its check: it was altered after recording.")
+        return line
+
+    def _checked_round(self, line: dict[str, Any]) -> None:
+        for part in ("file", "truth"):
+            self._same(line[part]["name"], line[part]["sha256"])
+        for entry in line["messages"]:
+            if entry["kind"] not in KINDS:
+                raise TraceRefused(f"Trace {self._folder}: {entry['kind']!r} is no kind of message.")
+
+    def _same(self, name: str, expected: str) -> None:
+        path = self._folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts or path.is_symlink():
+            raise TraceRefused(f"Trace {self._folder} names a file outside itself: {name!r}.")
+        if not path.is_file():
+            raise TraceRefused(f"{path} is missing.")
+        if path.stat().st_size > self._limits.file_bytes:
+            raise TraceRefused(f"{path} has {path.stat().st_size:,} bytes, the limit is {self._limits.file_bytes:,}.")
+        if sha256(path) != expected:
+            raise TraceRefused(f"{path} was altered, cut or replaced after recording: its SHA-256 is not the recorded one.")
+
+
+def _chain(check: str, content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(check.encode() + dump_json(content)).hexdigest()[:32]
