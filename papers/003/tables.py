@@ -53,11 +53,15 @@ class UntrainedCifar100(Table):
         dataset, why_not = load_images("cifar100", run)
         for model in MODELS:
             if dataset is None:
-                yield from (not_runnable(_cell(model, a), "paper", METRIC, printed[model][a], why_not) for a in PUBLISHED)
+                yield from (
+                    not_runnable(_cell(model, a), "paper", METRIC, printed[model][a], why_not) for a in PUBLISHED
+                )
                 continue
             batches = 100 if run.scale == "full" else self.quick[model]
             name, options = MODELS[model]
             note = batch_note(dataset)
+            if batches < 3:
+                note = f"{note} Too few batches at quick scale for a verdict; run at full scale, on a GPU."
             if run.scale == "quick" and model == "cnn":
                 options, note = {"width": 64}, f"{note} A quarter of the paper's width at quick scale."
             results = attack_batches(dataset, make("models", name, options), batches, 128, run)
@@ -149,9 +153,11 @@ def rows_of(results: list[Result], model: str, printed: Mapping[str, float], not
     best = max(printed.values())
     for result in results:
         figure = printed.get(result.attack, best)
-        value, low, high, chance = (100 * x for x in (result.score.value, result.score.low, result.score.high, result.score.chance))
+        value, low, high, chance = (
+            100 * x for x in (result.score.value, result.score.low, result.score.high, result.score.chance)
+        )
         against = "" if result.attack in printed else "Printed: the paper's best attack. "
-        judged = verdict(value, figure, tolerance=TOLERANCE)
+        judged = verdict(result.score, figure, tolerance=TOLERANCE, unit=100)
         cell = _cell(model, result.attack)
         yield Row(cell, result.by, METRIC, figure, value, low, high, result.score.n, chance, judged, against + note)
 

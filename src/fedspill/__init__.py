@@ -49,7 +49,34 @@ _HOMES = {
     "View": "trace",
     "adversary": "threat",
 }
-__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605
+__all__ = [
+    "ActiveAttack",
+    "Attack",
+    "Dataset",
+    "Defense",
+    "Deployment",
+    "Examples",
+    "FedspillError",
+    "FolderRecorder",
+    "FolderTrace",
+    "Guess",
+    "Horizontal",
+    "LabelCounts",
+    "LocalTraining",
+    "MemoryTrace",
+    "Message",
+    "Metric",
+    "Origin",
+    "Plan",
+    "Score",
+    "Settings",
+    "ThreatModel",
+    "Trace",
+    "Verdict",
+    "View",
+    "__version__",
+    "adversary",
+]
 
 
 def __getattr__(name: str) -> Any:

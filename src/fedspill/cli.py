@@ -99,7 +99,9 @@ def attack(
     name: Annotated[str, typer.Argument(help="The attack.")],
     trace: Annotated[Path, typer.Option(help="A recorded trace.")],
     adversary: Annotated[str, typer.Option(help="Who attacks.")] = "curious-server",
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the attack.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the attack.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 7,
     limit: Annotated[float | None, typer.Option(help="Seconds after which the attack is stopped.")] = None,
     partial: Annotated[bool, typer.Option(help="Open an unfinished recording up to its last whole round.")] = False,
@@ -290,7 +292,17 @@ def _show_findings(screen: Screen, findings: list[Finding]) -> None:
         score = finding.score
         if finding.status == "ok":
             value = f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
-            rows.append([finding.severity.word, finding.attack, finding.adversary, finding.metric, value, f"{score.chance:.3f}", str(score.n)])
+            rows.append(
+                [
+                    finding.severity.word,
+                    finding.attack,
+                    finding.adversary,
+                    finding.metric,
+                    value,
+                    f"{score.chance:.3f}",
+                    str(score.n),
+                ]
+            )
         else:
             rows.append([finding.status, finding.attack, finding.adversary, finding.why, "", "", ""])
     screen.table(["severity", "attack", "adversary", "metric", "score [95 %]", "chance", "n"], rows)

@@ -1,4 +1,4 @@
-"""Reading and writing files that others may have touched: caps before allocating, one clear refusal per cause, no pickle."""
+"""Reading and writing files that others may have touched: caps before allocating, one refusal per cause, no pickle."""
 
 from __future__ import annotations
 
@@ -138,10 +138,12 @@ def parse_json(content: bytes, where: str) -> Any:
 
 
 def _refuse_pickle(path: Path, start: bytes) -> None:
-    if start[:2] == b"PK" or (start[:1] == b"\x80" and start[1:2] in b"\x00\x01\x02\x03\x04\x05" and start[2:8] != bytes(6)):
+    if start[:2] == b"PK" or (
+        start[:1] == b"\x80" and start[1:2] in b"\x00\x01\x02\x03\x04\x05" and start[2:8] != bytes(6)
+    ):
         raise InputRefused(
             f"{path} is a pickle or a zip archive (a torch.save file?), not safetensors; it was not opened.",
-            remedy="A pickle can run code. Convert it where you trust it: safetensors.torch.save_file(state_dict, path).",
+            remedy="A pickle can run code. Convert it where you trust it: safetensors.torch.save_file(state, path).",
         )
 
 

@@ -152,7 +152,8 @@ def find_head(gradient: Mapping[str, Tensor], name: str | None = None, *, unchec
         raise NoHead(
             f"{which} the last layer of a softmax classifier: its gradient should add up to zero over the classes, "
             f"and misses by {best.zero_sum:.1%}.",
-            remedy="Leave --head out to have it found; Adam, compression or noise break the sum: name it with --head and add --unchecked.",
+            remedy="Leave --head out to have it found. Adam, compression and noise break the sum: name the layer with "
+            "--head and add --unchecked.",
         )
     return best
 

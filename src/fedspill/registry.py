@@ -143,12 +143,10 @@ def _read(family: Family, path: Path) -> tuple[Entry, ...]:
 def _literals(node: ast.ClassDef) -> dict[str, str]:
     values = {}
     for statement in node.body:
-        if isinstance(statement, ast.AnnAssign):
-            target, value = statement.target, statement.value
-        elif isinstance(statement, ast.Assign):
-            target, value = statement.targets[0], statement.value
-        else:
+        if not isinstance(statement, ast.AnnAssign | ast.Assign):
             continue
+        target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+        value = statement.value
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
             values[target.id] = value.value
     return values

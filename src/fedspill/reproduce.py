@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fedspill.errors import UsageError
+from fedspill.metrics.base import Score
 from fedspill.registry import Entry, entries, load, papers_folder
 
 Scale: TypeAlias = Literal["quick", "full"]
@@ -92,12 +92,18 @@ def published(paper: str, table_name: str) -> Any:
     return figures[table_name]
 
 
-def verdict(measured: float, printed: float | None, *, tolerance: float, higher_is_better: bool = True) -> Verdict:
-    """Within the tolerance it is reproduced; beyond it, better is exceeded and worse is not reproduced."""
-    if printed is None or math.isnan(measured):
+def verdict(
+    score: Score, printed: float | None, *, tolerance: float, unit: float = 1.0, higher_is_better: bool = True
+) -> Verdict:
+    """Within the tolerance, or with the printed figure inside our interval, it is reproduced; else better or worse.
+
+    `unit` is how many printed units one unit of the score is, 100 for percent. Fewer than three repetitions give no
+    interval worth the name, and no verdict.
+    """
+    if printed is None or score.status != "ok" or score.n < 3:
         return "not runnable"
-    gain = (measured - printed) if higher_is_better else (printed - measured)
-    if abs(gain) <= tolerance:
+    gain = (unit * score.value - printed) * (1 if higher_is_better else -1)
+    if abs(gain) <= tolerance or unit * score.low <= printed <= unit * score.high:
         return "reproduced"
     return "exceeded" if gain > 0 else "not reproduced"
 

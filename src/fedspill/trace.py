@@ -230,4 +230,3 @@ class MemoryTrace(Trace, Recorder):
         for message in self._messages:
             if kind in (None, message.kind) and round in (None, message.round):
                 yield message.copy()
-

@@ -17,7 +17,17 @@ from typing import Any, final
 from torch import Tensor
 
 from fedspill.errors import InputRefused, TraceRefused, UsageError
-from fedspill.files import LIMITS, Limits, dump_json, parse_json, read_json, read_tensors, sha256, write_bytes, write_tensors
+from fedspill.files import (
+    LIMITS,
+    Limits,
+    dump_json,
+    parse_json,
+    read_json,
+    read_tensors,
+    sha256,
+    write_bytes,
+    write_tensors,
+)
 from fedspill.messages import KINDS, Kind, Message
 from fedspill.trace import KEEP_ALL, Event, Keep, Origin, Recorder, Trace, Truth
 
@@ -31,7 +41,9 @@ class FolderRecorder(Recorder):
 
     def __init__(self, folder: Path, protocol: Mapping[str, Any], keep: Keep = KEEP_ALL) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} already exists and is not an empty folder.", remedy="Name another --trace folder.")
+            raise UsageError(
+                f"{folder} already exists and is not an empty folder.", remedy="Name another --trace folder."
+            )
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._keep = keep
@@ -40,7 +52,9 @@ class FolderRecorder(Recorder):
         self._events: list[Event] = []
         self._check = ""
         self._rounds = 0
-        write_bytes(folder / "trace.json", dump_json({"format": FORMAT, "version": VERSION, "protocol": dict(protocol)}))
+        write_bytes(
+            folder / "trace.json", dump_json({"format": FORMAT, "version": VERSION, "protocol": dict(protocol)})
+        )
         self._line({"type": "start", "trace": sha256(folder / "trace.json")})
 
     def say(self, message: Message) -> None:
@@ -217,7 +231,9 @@ class FolderTrace(Trace):
         if path.stat().st_size > self._limits.file_bytes:
             raise TraceRefused(f"{path} has {path.stat().st_size:,} bytes, the limit is {self._limits.file_bytes:,}.")
         if sha256(path) != expected:
-            raise TraceRefused(f"{path} was altered, cut or replaced after recording: its SHA-256 is not the recorded one.")
+            raise TraceRefused(
+                f"{path} was altered, cut or replaced after recording: its SHA-256 is not the recorded one."
+            )
 
 
 def _chain(check: str, content: Mapping[str, Any]) -> str:

@@ -263,6 +263,12 @@ def test_only_the_last_hidden_activation_is_varied() -> None:
     assert layers == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear", "Tanh", "Linear"]
 
 
+@pytest.mark.parametrize(("last", "dropouts"), [(True, [3, 6]), (False, [3])])
+def test_dropout_of_an_mlp_may_spare_the_head(last: bool, dropouts: list[int]) -> None:
+    network = spec("mlp", {"widths": [4, 4], "dropout": 0.5, "last_dropout": last}).build((5,), 2, seed=0)
+    assert [position for position, layer in enumerate(network.children()) if isinstance(layer, nn.Dropout)] == dropouts
+
+
 def test_one_logit_replaces_the_classes() -> None:
     network = spec("mlp", {"widths": [8], "logits": 1}).build((5,), 2, seed=0)
     assert network(batch((5,))).shape == (2, 1)
@@ -337,6 +343,18 @@ def test_vgg_is_torchvision_s(name: str, letter: str, batch_norm: bool) -> None:
 
 
 @needs_torchvision
+@pytest.mark.parametrize("training", [True, False])
+def test_vit_is_torchvision_s(training: bool) -> None:
+    from fedspill.models.torchvision_shim import torchvision_models
+
+    ours = spec("vit", SMALL_VIT).build((3, 32, 32), 10, seed=0).train(training)
+    theirs = torchvision_models().VisionTransformer(32, 4, 2, 2, 24, 48, num_classes=10).train(training)
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(batch((3, 32, 32))), theirs(batch((3, 32, 32))))
+
+
+@needs_torchvision
 def test_vit_starts_with_a_head_of_the_asked_spread() -> None:
     for std in (0.0, 0.02):
         network = spec("vit", {**SMALL_VIT, "head_std": std}).build((3, 32, 32), 100, seed=0)
@@ -389,11 +407,22 @@ def test_gradients_of_single_examples_under_vmap_average_to_the_batch_gradient(
         torch.testing.assert_close(single[key].mean(0), expected, rtol=1e-3, atol=1e-6)
 
 
-@table([row for row in STACKABLE if row[0] != "logistic"])
+DIFFERENTIABLE_TWICE = [
+    *STACKABLE,
+    ("vgg11", {}, (3, 32, 32), 4),
+    ("resnet18", {}, (3, 16, 16), 4),
+    ("resnet32", {}, (3, 16, 16), 4),
+    ("efficientnet-b0", {}, (3, 32, 32), 4),
+    ("mnasnet", {}, (3, 32, 32), 4),
+    ("shufflenet-v2", {}, (3, 32, 32), 4),
+]
+
+
+@table(DIFFERENTIABLE_TWICE)
 def test_gradient_matching_can_be_differentiated(
     name: str, options: dict[str, Any], shape: tuple[int, ...], classes: int
 ) -> None:
-    network = spec(name, options).build(shape, classes, seed=1)
+    network = spec(name, options).build(shape, classes, seed=1).eval()
     x = batch(shape).requires_grad_()
     loss = nn.functional.cross_entropy(network(x), torch.tensor([0, 1]))
     gradients = torch.autograd.grad(loss, list(network.parameters()), create_graph=True)

@@ -38,6 +38,7 @@ def test_samples_per_client(kind, make_examples, rng) -> None:
 def test_more_clients_than_examples(kind, make_examples, rng) -> None:
     with pytest.raises(NotEnoughExamples, match="wanted 5 for 5 clients, available 4"):
         kind().split(make_examples([2, 2]), 5, rng)
+    assert [len(share) for share in kind().split(make_examples([2, 2]), 4, rng)] == [1, 1, 1, 1]
 
 
 def test_contiguous_blocks_are_in_order(make_examples, rng) -> None:

@@ -95,6 +95,13 @@ def test_the_seed_decides(dataset) -> None:
     assert not torch.equal(first.shadow_indices, other.shadow_indices)
 
 
+def test_the_shadow_is_a_random_part(dataset, rng) -> None:
+    """30 of 270, by class and by place: the chance that all lie in the first half is below 1e-9."""
+    shadow = share_out(dataset, IID(), 3, shadow=30, rng=rng).shadow_indices
+    assert len(shadow.unique()) == 30
+    assert shadow.min() < 135 <= shadow.max()
+
+
 def test_too_few_of_a_class(dataset, rng) -> None:
     with pytest.raises(NotEnoughExamples) as caught:
         share_out(dataset, IID(), 3, auxiliary=91, rng=rng)

@@ -39,7 +39,7 @@ def decode_counts(bias: Tensor, mean_probability: Tensor, schedule: Schedule) ->
         start = observed.round().clamp_min(0)
     noise = _spread(observed)
     rows = max(1, _CELLS // (observed.shape[1] * (2 * _REACH + 1) * (_window(short) + 1)))
-    parts = zip(observed.split(rows), start.split(rows), noise.split(rows), strict=True)
+    parts = zip(*(torch.split(part, rows) for part in (observed, start, noise)), strict=True)
     return torch.cat([_decode(x, s, n, schedule.samples, short, scale) for x, s, n in parts])
 
 
@@ -71,12 +71,14 @@ def _window(short: int) -> int:
 
 
 def _log_hypergeometric(drawn: Tensor, total: Tensor, samples: int, short: int) -> Tensor:
-    """log P(l = drawn) when `short` of `samples` are drawn and `total` of them belong to the class; impossible ones are not defined."""
+    """log P(l = drawn) when `short` of `samples` are drawn and `total` belong to the class."""
     if short == 0:
         return torch.zeros_like(drawn)
     total = total.clamp(0, samples)
-    return _log_choose(total, drawn) + _log_choose(samples - total, short - drawn) - _log_choose(
-        torch.tensor(float(samples)), torch.tensor(float(short))
+    return (
+        _log_choose(total, drawn)
+        + _log_choose(samples - total, short - drawn)
+        - _log_choose(torch.tensor(float(samples)), torch.tensor(float(short)))
     )
 
 

@@ -1,4 +1,4 @@
-"""EBI: labels from the last bias gradient, one sample's impact estimated from the gradient itself (paper 003, Eq. 6)."""
+"""EBI: labels from the last bias gradient, one sample's impact estimated from the gradient (paper 003, Eq. 6)."""
 
 from __future__ import annotations
 

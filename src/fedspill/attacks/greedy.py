@@ -1,4 +1,4 @@
-"""The greedy reading of a last-layer gradient that LLG, EBI and LLBG share, in closed form and for many batches at once.
+"""The greedy reading of a last-layer gradient that LLG, EBI and LLBG share, in closed form, many batches at once.
 
 The published loop repeats "take the smallest coordinate, count one label for it, raise it by one sample's impact" until
 the batch is full. Raising the smallest coordinate again and again fills a vessel to a level, so the counts follow from
@@ -14,7 +14,7 @@ from torch import Tensor
 def greedy_counts(gradient: Tensor, impact: Tensor, samples: Tensor) -> Tensor:
     """Label counts (batches, classes) that the published loop finds.
 
-    gradient (batches, classes); impact (batches, classes), what one sample adds to its class, negative; samples (batches,).
+    gradient (batches, classes); impact (batches, classes), what one sample adds: negative; samples (batches,)
     Coordinates below zero count once first ("guaranteed labels"), the most negative first if they are too many.
     """
     rise = -impact

@@ -1,4 +1,4 @@
-"""LLBG, LLBG-gamma and LLBG-aux: labels from the last bias gradient with a known impact (paper 003, Algorithms 1 and 2)."""
+"""LLBG, LLBG-gamma, LLBG-aux: labels from the last bias gradient, impact known (paper 003, Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
@@ -64,13 +64,17 @@ class LLBGAux(Attack):
     name: ClassVar[str] = "llbg-aux"
     title: ClassVar[str] = "Label counts from the last bias gradient of a trained model, confidence from auxiliary data"
     paper: ClassVar[str] = "003"
-    needs = needs(sees=["update|gradient|aggregate", "model"], knows=["batch_size", "local_lr", "architecture", "aux_data"])
+    needs = needs(
+        sees=["update|gradient|aggregate", "model"], knows=["batch_size", "local_lr", "architecture", "aux_data"]
+    )
     guesses = LabelCounts
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
         models = models_before(view)
-        confidence = {number: class_confidence(model, view.knows("aux_data"), layer.classes) for number, model in models.items()}
+        confidence = {
+            number: class_confidence(model, view.knows("aux_data"), layer.classes) for number, model in models.items()
+        }
         return llbg_guess(layer, torch.stack([confidence[origin.round] for origin in layer.of]), self.name)
 
 

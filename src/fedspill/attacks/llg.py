@@ -20,8 +20,8 @@ from fedspill.trace import View
 class LLG(Attack):
     """Sums the weight gradient over features; the negative sums, slightly enlarged, set one sample's impact.
 
-    Sound for non-negative features only (ReLU, sigmoid): with tanh or GELU the signs mean nothing. When more classes are
-    negative than there are samples, the most negative come first, as the paper does for its transformer.
+    Sound for non-negative features only (ReLU, sigmoid): with tanh or GELU the signs mean nothing. When more classes
+    are negative than there are samples, the most negative come first, as the paper does for its transformer.
     """
 
     name: ClassVar[str] = "llg"
@@ -36,7 +36,7 @@ class LLG(Attack):
 
 
 def llg_counts(weight_sums: Tensor, samples: Tensor) -> Tensor:
-    """Counts (batches, classes) from feature sums of the weight gradient (batches, classes) and batch sizes (batches,)."""
+    """Counts (batches, classes) from feature sums of the weight gradient (batches, classes) and sizes (batches,)."""
     negative = weight_sums.clamp_max(0).sum(1)
     impact = negative * (1 + 1 / weight_sums.shape[1]) / samples
     return greedy_counts(weight_sums, impact[:, None].expand_as(weight_sums), samples)

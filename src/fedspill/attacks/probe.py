@@ -29,7 +29,7 @@ def models_before(view: View) -> dict[int, nn.Module]:
 def probabilities(model: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """Softmax outputs (n, classes) in float64."""
     device = next(model.parameters()).device
-    return torch.cat([model(part.to(device)).double().softmax(1).cpu() for part in x.split(batch)])
+    return torch.cat([model(part.to(device)).double().softmax(1).cpu() for part in torch.split(x, batch)])
 
 
 def class_confidence(model: nn.Module, labelled: Examples, classes: int) -> Tensor:

@@ -55,7 +55,8 @@ class Deployment:
         wire = "secure aggregation" if settings.secure_aggregation else "plain aggregation"
         guards = ", ".join(defense.name for defense in settings.defenses) or "none"
         return (
-            f"{self.dataset.name}, {len(self.shares.clients)} clients ({taking_part} a round), {settings.rounds} rounds, "
+            f"{self.dataset.name}, {len(self.shares.clients)} clients ({taking_part} a round), "
+            f"{settings.rounds} rounds, "
             f"{self.plan.model.name} with {parameters:,} parameters, {training.algorithm} with {training.optimizer}, "
             f"{wire}, defenses: {guards}"
         )

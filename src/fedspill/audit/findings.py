@@ -51,4 +51,6 @@ class Finding:
 def ranked(findings: list[Finding]) -> list[Finding]:
     """Worst first; what was not scored comes last and never counts as passed."""
     order = {"ok": 0, "unscored": 1, "errored": 2, "skipped": 3}
-    return sorted(findings, key=lambda f: (order[f.status], -f.severity, -f.score.low if f.status == "ok" else 0, f.attack))
+    return sorted(
+        findings, key=lambda f: (order[f.status], -f.severity, -f.score.low if f.status == "ok" else 0, f.attack)
+    )

@@ -38,20 +38,20 @@ class Choice(BaseModel):
 
 
 class FederationPart(_Part):
-    clients: int = Field(10, ge=1)
-    rounds: int = Field(3, ge=1)
-    clients_per_round: int | None = Field(None, ge=1)
+    clients: int = Field(default=10, ge=1)
+    rounds: int = Field(default=3, ge=1)
+    clients_per_round: int | None = Field(default=None, ge=1)
     weighting: str = "examples"
-    drop_out: float = Field(0.0, ge=0, lt=1)
-    server_lr: float = Field(1.0, gt=0)
+    drop_out: float = Field(default=0.0, ge=0, lt=1)
+    server_lr: float = Field(default=1.0, gt=0)
     secure_aggregation: bool = False
 
 
 class AdversaryDataPart(_Part):
     """What the adversary holds, taken out of the training data before clients get any."""
 
-    per_class: int = Field(10, ge=0)
-    shadow: int = Field(0, ge=0)
+    per_class: int = Field(default=10, ge=0)
+    shadow: int = Field(default=0, ge=0)
 
 
 class RecordPart(_Part):
@@ -72,12 +72,12 @@ class RecordPart(_Part):
 class Plan(_Part):
     """The default plan is the default audit: ten clients with their own mix of handwritten digits."""
 
-    seed: int = Field(7, ge=0)
+    seed: int = Field(default=7, ge=0)
     data: Choice = Choice(name="digits")
     model: Choice = Choice(name="mlp", widths=[64])  # type: ignore[call-arg]
     partition: Choice = Choice(name="dirichlet", alpha=0.5)  # type: ignore[call-arg]
     federation: FederationPart = FederationPart()
-    training: LocalTraining = LocalTraining()
+    training: LocalTraining = Field(default_factory=LocalTraining)
     adversary_data: AdversaryDataPart = AdversaryDataPart()
     record: RecordPart = RecordPart()
     defenses: tuple[Choice, ...] = ()

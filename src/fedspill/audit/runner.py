@@ -72,4 +72,3 @@ def run_unit(unit: Unit, trace: Trace, knowledge: Mapping[str, Any], seed: int) 
     if score.status == "unscored":
         return replace(found, status="unscored", why=score.why)
     return replace(found, status="ok", severity=severity(score, metric.perfect, threat))
-

@@ -20,6 +20,7 @@ from fedspill.errors import InputRefused
 Kind: TypeAlias = Literal["uint8", "integer", "bool_", "str_"]  # names of numpy
 LIMIT = 2 * 2**30  # bytes that one file may take when unpacked
 MEMBERS = 5_000_000  # files that one archive may list
+_CHUNK, _STEP = 2**20, 2**12  # bytes read at once from files, and from archives
 _DAMAGE = (
     OSError,
     EOFError,
@@ -50,11 +51,14 @@ def refusing(path: Path | str, expected: str) -> Iterator[None]:
 
 def read_file(path: Path, limit: int = LIMIT) -> bytes:
     """The bytes of a plain or .gz file, never more than `limit` of them."""
+    chunks, size = [], 0
     with refusing(path, "a gzip file"), gzip.open(path) if path.suffix in (".gz", ".tgz") else path.open("rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        while size <= limit and (chunk := file.read(_CHUNK)):
+            chunks.append(chunk)
+            size += len(chunk)
+    if size > limit:
         raise InputRefused(f"{path} holds more than the {limit:,} bytes allowed.")
-    return data
+    return b"".join(chunks)
 
 
 def read_text(path: Path) -> str:
@@ -80,6 +84,12 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """One file of a zip archive, in small steps: one that unpacks to more than it declares cannot fill the memory."""
+    with refusing(f"{archive.filename}: {name}", "a file of a zip archive"), archive.open(name) as file:
+        return b"".join(iter(lambda: file.read(_STEP), b""))
+
+
 def read_npz(path: Path, **layouts: tuple[Kind, tuple[int | str, ...]]) -> list[NDArray[Any]]:
     """The named arrays of an npz file, each of the given type and shape; a letter stands for one size throughout.
 
@@ -93,7 +103,7 @@ def read_npz(path: Path, **layouts: tuple[Kind, tuple[int | str, ...]]) -> list[
                 found = ", ".join(member.removesuffix(".npy") for member in archive.namelist()[:20])
                 raise InputRefused(f"{path}: expected an array {name!r}, got {found or 'none'}.")
             with refusing(path, "an npz file"):
-                array = _read_npy(archive.read(f"{name}.npy"), f"{path}: array {name!r}")
+                array = _read_npy(read_member(archive, f"{name}.npy"), f"{path}: array {name!r}")
             for length, got in zip(shape, array.shape, strict=False):
                 if isinstance(length, str):
                     sizes.setdefault(length, got)

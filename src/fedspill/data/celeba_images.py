@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fedspill.data.archives import open_zip, read_file, refusing
+from fedspill.data.archives import open_zip, read_file, read_member
 from fedspill.data.base import Dataset, DataSource
 from fedspill.data.celeba import ORIGINAL, read_annotations
 from fedspill.data.images import decode_images, image_dataset, image_examples
@@ -43,10 +44,11 @@ class CelebaImages(DataSource):
             names = sorted(path.name for path in images.iterdir() if path.name in row_of)[: self.limit]
             x = decode_images(names, lambda name: read_file(images / name), size=self.size, channels=3)
         else:
-            with open_zip(archives[0]) as archive, refusing(archives[0], "a zip archive of images"):
+            with open_zip(archives[0]) as archive:
                 members = sorted(name for name in archive.namelist() if PurePosixPath(name).name in row_of)
-                x = decode_images(members[: self.limit], archive.read, size=self.size, channels=3)
-            names = [PurePosixPath(name).name for name in members[: self.limit]]
+                members = members[: self.limit]
+                x = decode_images(members, partial(read_member, archive), size=self.size, channels=3)
+            names = [PurePosixPath(name).name for name in members]
         rows = np.array([row_of[name] for name in names], dtype=np.int64)
         people = None if known.people is None else known.people[rows]
         to_train = known.partition[rows] == 0

@@ -63,7 +63,7 @@ class Custom(DataSource):
 def find_function(factory: str) -> Any:
     """What "package.module:function" names."""
     module_name, _, function_name = factory.partition(":")
-    if not module_name or not function_name:
+    if not function_name or not all(part.isidentifier() for part in module_name.split(".")):
         raise UsageError(f"The option factory must be 'package.module:function', got {factory!r}.")
     try:
         module = importlib.import_module(module_name)

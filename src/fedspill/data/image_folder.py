@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fedspill.data.archives import open_zip, read_file, refusing
+from fedspill.data.archives import open_zip, read_file, read_member
 from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import decode_images, image_dataset, image_examples
 from fedspill.data.splits import split
@@ -44,14 +44,13 @@ class ImageFolder(DataSource):
                 names, read = pictures(found), lambda name: read_file(place / name)
             elif place.is_file():
                 archive = stack.enter_context(open_zip(place))
-                names, read = pictures(archive.namelist()), archive.read
+                names, read = pictures(archive.namelist()), lambda name: read_member(archive, name)
             else:
                 names = []
             names = self._limited(names)
             if not names:
                 raise self.missing(place, ["class/*.jpg or .png", "train/class/*.jpg", "a zip archive of these"])
-            with refusing(place, "a zip archive of images"):
-                x = decode_images(names, read, size=self.size, channels=self.channels)
+            x = decode_images(names, read, size=self.size, channels=self.channels)
         classes, y = np.unique([class_of(name) for name in names], return_inverse=True)
         to_test = np.array([side_of(name) in TEST for name in names])
         parts = (np.flatnonzero(~to_test), np.flatnonzero(to_test)) if to_test.any() else split(y, self.test_share)

@@ -31,7 +31,7 @@ class Settings:
     drop_out: float = 0.0  # chance that a selected client does not answer
     server_lr: float = 1.0
     secure_aggregation: bool = False
-    training: LocalTraining = LocalTraining()
+    training: LocalTraining = field(default_factory=LocalTraining)
     defenses: tuple[Defense, ...] = ()
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,9 @@ Tensors: TypeAlias = dict[str, Tensor]
 class LocalTraining:
     """How clients train: passes over their data (`epochs`), or a fixed number of `steps` that wraps around."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # a misspelt option in a plan is an error, not a default
+    __pydantic_config__: ClassVar[dict[str, str]] = {
+        "extra": "forbid"
+    }  # a misspelt option in a plan is an error, not a default
 
     algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
     optimizer: Literal["sgd", "adam", "adadelta"] = "sgd"
@@ -65,10 +67,10 @@ class LocalTraining:
         if self.algorithm == "fedavg" and self.steps is not None:
             passes = -(-schedule.samples // samples)
             stream = torch.cat([self._order(samples, rng) for _ in range(passes)])[: schedule.samples]
-            return list(stream.split(self.batch_size))
+            return list(torch.split(stream, self.batch_size))
         steps: list[Tensor] = []
         for _ in range(schedule.epochs):
-            steps += self._order(samples, rng)[: schedule.samples].split(schedule.batch_size)
+            steps += torch.split(self._order(samples, rng)[: schedule.samples], schedule.batch_size)
         return steps
 
     def used(self, samples: int, rng: torch.Generator) -> Tensor:
@@ -80,7 +82,9 @@ class LocalTraining:
         return torch.randperm(samples, generator=rng) if self.shuffle else torch.arange(samples)
 
 
-def train(model: nn.Module, start: Tensors, examples: Examples, training: LocalTraining, rng: torch.Generator) -> Tensors:
+def train(
+    model: nn.Module, start: Tensors, examples: Examples, training: LocalTraining, rng: torch.Generator
+) -> Tensors:
     """Trains `model` in place from `start`; returns the change of every float tensor, or the gradient under FedSGD."""
     load(model, start)
     model.train()
@@ -144,7 +148,7 @@ def accuracy(model: nn.Module, examples: Examples, batch: int = 512) -> float:
     """Share of examples classified right, in evaluation mode."""
     model.eval()
     right = 0
-    for x, y in zip(examples.x.split(batch), examples.y.split(batch), strict=True):
+    for x, y in zip(torch.split(examples.x, batch), torch.split(examples.y, batch), strict=True):
         logits = model(x)
         guess = logits.argmax(1) if logits.shape[1] > 1 else (logits.squeeze(1) > 0).long()
         right += int((guess == y).sum())

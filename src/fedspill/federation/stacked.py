@@ -38,7 +38,11 @@ _UNSUITED = (nn.modules.dropout._DropoutNd, nn.modules.conv._ConvNd, nn.modules.
 
 
 def train_stacked(
-    model: nn.Module, start: Tensors, clients: Sequence[Examples], training: LocalTraining, rngs: Sequence[torch.Generator]
+    model: nn.Module,
+    start: Tensors,
+    clients: Sequence[Examples],
+    training: LocalTraining,
+    rngs: Sequence[torch.Generator],
 ) -> list[Tensors]:
     """The change of every parameter for each client; the clients must have equally many steps."""
     batches = [training.batches(len(examples), rng) for examples, rng in zip(clients, rngs, strict=True)]

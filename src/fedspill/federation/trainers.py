@@ -31,6 +31,7 @@ class Trainer(ABC):
     def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
         """Each client's index and what it sends, in the order of `clients`."""
 
+    @abstractmethod
     def close(self) -> None:
         """Frees what the trainer holds."""
 
@@ -59,6 +60,9 @@ class InProcess(Trainer):
             rngs = [self._rng(number, index) for index in group]
             sent.update(zip(group, train_stacked(self._model, start, examples, self._training, rngs), strict=True))
         yield from ((index, sent[index]) for index in clients)
+
+    def close(self) -> None:
+        pass
 
     def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Clients with equally many steps, at most _GROUP at a time."""
@@ -124,9 +128,7 @@ def _start_worker(
     _Worker.trainer = InProcess(model, clients, training, seed, engine)
 
 
-def _work(
-    start: dict[str, np.ndarray], number: int, clients: list[int]
-) -> list[tuple[int, dict[str, np.ndarray]]]:
+def _work(start: dict[str, np.ndarray], number: int, clients: list[int]) -> list[tuple[int, dict[str, np.ndarray]]]:
     state = {name: torch.from_numpy(array) for name, array in start.items()}
     sent = _Worker.trainer.train(state, number, clients)
     return [(index, {name: tensor.numpy() for name, tensor in tensors.items()}) for index, tensors in sent]

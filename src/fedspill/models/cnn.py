@@ -20,7 +20,7 @@ class Cnn(ModelSpec):
 
     name = "cnn"
     title = "CNN of four convolutions"
-    paper = "003"
+    paper = "003 LLBG, Table 1"
 
     width: int = 256
     activation: Activation = "relu"

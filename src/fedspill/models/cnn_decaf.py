@@ -25,7 +25,7 @@ class CnnDecaf(ModelSpec):
 
     name = "cnn-decaf"
     title = "CNN of Decaf"
-    paper = "000"
+    paper = "000 Decaf, Table II"
 
     blocks: int | None = None  # 0: 2 convolutions + 1 pool; None: Table II's 0, 3 or 4 for the input's shape
     dense: int = 128  # inputs of the last layer; Figure 8 goes up to 1024

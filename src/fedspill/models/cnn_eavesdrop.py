@@ -24,7 +24,7 @@ class CnnEavesdrop(ModelSpec):
 
     name = "cnn-eavesdrop"
     title = "CNN of Eavesdrop"
-    paper = "002"
+    paper = "002 Eavesdrop, section IV-A"
 
     dense: int = 50
     activation: Activation = "relu"

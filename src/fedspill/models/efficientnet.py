@@ -19,7 +19,7 @@ class EfficientNetB0(ModelSpec):
 
     name = "efficientnet-b0"
     title = "EfficientNet-B0"
-    paper = "003"
+    paper = "Tan and Le, EfficientNet, ICML 2019; in 003 LLBG"
 
     dropout: float = 0.2
     stochastic_depth: float = 0.2  # how often a training step skips the last block, in proportion the earlier ones

@@ -21,7 +21,7 @@ class LeNet5(ModelSpec):
 
     name = "lenet5"
     title = "LeNet-5"
-    paper = "002"
+    paper = "LeCun et al., Gradient-based learning applied to document recognition, 1998; in 002 Eavesdrop"
 
     activation: Activation = "relu"
     pool: Literal["max", "average"] = "max"

@@ -19,7 +19,7 @@ class Logistic(ModelSpec):
 
     name = "logistic"
     title = "Logistic regression"
-    paper = ""
+    paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
 
     last_bias: bool = True
 

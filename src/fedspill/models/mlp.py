@@ -19,13 +19,14 @@ from fedspill.models.checks import positive, rate
 class Mlp(ModelSpec):
     """Linear layers with an activation between them; images are flattened. Also the model for tables.
 
-    002: widths (256, 64). 003: widths (1024, 1024, 1024); its Table 8 varies `last_activation` only.
+    002: widths (256, 64), last_dropout false.
+    003: widths (1024, 1024, 1024); its Table 8 varies `last_activation` only.
     004: widths (1024, 512), activation "elu" with alpha -2, logits 1.
     """
 
     name = "mlp"
     title = "Multi-layer perceptron"
-    paper = "002, 003, 004"
+    paper = "002 Eavesdrop; 003 LLBG; 004 AAI*"
 
     widths: tuple[int, ...] = (256, 64)
     activation: Activation = "relu"
@@ -33,6 +34,7 @@ class Mlp(ModelSpec):
     alpha: float = 1.0  # of "elu"
     last_bias: bool = True
     dropout: float = 0.0  # behind every hidden activation
+    last_dropout: bool = True  # also behind the last; 002 drops between the hidden layers only
     logits: int | None = None  # instead of one per class; 1 is a sigmoid head, trained with binary cross-entropy
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class Mlp(ModelSpec):
             kind = self.last_activation if last and self.last_activation else self.activation
             layers[f"fc{number}"] = nn.Linear(features, width)
             layers[f"activation{number}"] = activation(kind, alpha=self.alpha)
-            if self.dropout:
+            if self.dropout and (self.last_dropout or not last):
                 layers[f"dropout{number}"] = nn.Dropout(self.dropout)
             features = width
         layers["head"] = nn.Linear(features, self.logits or classes, bias=self.last_bias)

@@ -20,7 +20,7 @@ class MnasNet(ModelSpec):
 
     name = "mnasnet"
     title = "MNASNet"
-    paper = "003"
+    paper = "Tan et al., MnasNet, CVPR 2019; in 003 LLBG"
 
     width: float = 1.0  # factor on the channels; torchvision ships 0.5, 0.75, 1.0 and 1.3
     dropout: float = 0.2

@@ -21,7 +21,7 @@ class ResNet18(ModelSpec):
 
     name = "resnet18"
     title = "ResNet-18"
-    paper = "000, 002"
+    paper = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; in 000 Decaf and 002 Eavesdrop"
 
     stem: Stem = "auto"
     last_bias: bool = True
@@ -39,7 +39,7 @@ class ResNet50(ModelSpec):
 
     name = "resnet50"
     title = "ResNet-50"
-    paper = "003"
+    paper = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; in 003 LLBG"
 
     stem: Stem = "auto"
     last_bias: bool = True
@@ -57,7 +57,7 @@ class ResNet32(ModelSpec):
 
     name = "resnet32"
     title = "ResNet-32 for CIFAR"
-    paper = "003"
+    paper = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; in 003 LLBG"
 
     width: int = 1
     last_bias: bool = True

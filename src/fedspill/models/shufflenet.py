@@ -19,7 +19,7 @@ class ShuffleNetV2(ModelSpec):
 
     name = "shufflenet-v2"
     title = "ShuffleNet V2"
-    paper = "003"
+    paper = "Ma et al., ShuffleNet V2, ECCV 2018; in 003 LLBG"
 
     last_bias: bool = True
 

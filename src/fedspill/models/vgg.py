@@ -79,7 +79,7 @@ class Vgg11(Vgg):
 
     name = "vgg11"
     title = "VGG-11"
-    paper = "003"
+    paper = "Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015; in 003 LLBG"
     convolutions = (1, 1, 2, 2, 2)
 
 
@@ -90,7 +90,7 @@ class Vgg16(Vgg):
 
     name = "vgg16"
     title = "VGG-16"
-    paper = "000"
+    paper = "Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015; in 000 Decaf"
     convolutions = (2, 2, 3, 3, 3)
 
 
@@ -101,7 +101,7 @@ class Vgg19(Vgg):
 
     name = "vgg19"
     title = "VGG-19"
-    paper = "003"
+    paper = "Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015; in 003 LLBG"
     convolutions = (2, 2, 4, 4, 4)
 
 

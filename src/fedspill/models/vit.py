@@ -24,7 +24,7 @@ class Vit(ModelSpec):
 
     name = "vit"
     title = "Vision Transformer"
-    paper = "003"
+    paper = "Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021; in 003 LLBG"
 
     patch_size: int = 4
     hidden: int = 192
@@ -75,7 +75,7 @@ class Vit(ModelSpec):
 def _plainly(
     attention: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """Makes attention compute softmax(q k) v step by step: its fused forms have no second derivative and no batching rule."""
+    """Makes attention run step by step: its fused forms have no second derivative and no rule for vmap."""
     query, _, _ = args
     keys = query.view_as(query)  # the fast form runs only where query and keys are one and the same object
     return (query, keys, keys), {**kwargs, "need_weights": True}
