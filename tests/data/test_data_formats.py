@@ -10,6 +10,7 @@ import numpy as np
 import original_formats as made
 import pytest
 import torch
+from scipy.io import savemat
 
 from fedspill.data.adult import Adult
 from fedspill.data.android_permissions import AndroidPermissions
@@ -24,6 +25,7 @@ from fedspill.data.fer2013 import Fer2013
 from fedspill.data.ham10000 import Ham10000
 from fedspill.data.image_folder import ImageFolder
 from fedspill.data.location30 import Location30
+from fedspill.data.matlab import read_matlab
 from fedspill.data.mnist import Mnist
 from fedspill.data.splits import split
 from fedspill.data.yale import Yale
@@ -225,6 +227,22 @@ def test_yale_matlab_images_stand_upright(tmp_path: Path) -> None:
     assert dataset.train.y.tolist() == np.repeat(np.arange(15), 2).tolist()
     halves = Yale(test_share=0.5).load(tmp_path)
     assert sorted(halves.train.y.tolist()) == sorted(halves.test.y.tolist()) == list(range(15))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("kind", ["uint8", "int16", "float32", "float64"])
+def test_matlab_reader_agrees_with_what_scipy_writes(tmp_path: Path, kind: str, compressed: bool) -> None:
+    arrays = {
+        "a": made.rng().integers(0, 100, (5, 3)).astype(kind),
+        "b": np.array([[7.0]]),
+        "other": np.array(["text"]),
+    }
+    savemat(tmp_path / "x.mat", arrays, do_compression=compressed)
+    one, other = read_matlab(tmp_path / "x.mat", "a", "b")
+    assert (one == arrays["a"]).all()
+    assert other.tolist() == [[7.0]]
+    with pytest.raises(InputRefused, match="c not there"):
+        read_matlab(tmp_path / "x.mat", "a", "c")
 
 
 def test_location_archive(tmp_path: Path) -> None:

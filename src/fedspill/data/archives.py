@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspill.errors import InputRefused
+from fedspill.errors import FedspillError, InputRefused
 
 Kind: TypeAlias = Literal["uint8", "integer", "bool_", "str_"]  # names of numpy
 LIMIT = 2 * 2**30  # bytes that one file may take when unpacked
@@ -45,6 +45,8 @@ def refusing(path: Path | str, expected: str) -> Iterator[None]:
     """Turns what a reader raises on a damaged file into one refusal; the file's contents stay out of the message."""
     try:
         yield
+    except FedspillError:
+        raise
     except _DAMAGE as error:
         raise InputRefused(f"{path} is truncated, damaged or not {expected} ({type(error).__name__}).") from None
 

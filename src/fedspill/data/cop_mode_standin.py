@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedspill.data.base import Dataset, DataSource
 from fedspill.data.cop_mode_table import encode_requests
+from fedspill.errors import UsageError
 
 USERS, REQUESTS, GRANTED = 93, 65_261, 0.66
 MOSTLY_ALLOW, MOSTLY_DENY = 17, 26  # users; the others are mixed
@@ -41,6 +42,8 @@ class CopModeStandin(DataSource):
     test_share: float = 0.2
 
     def read(self, folder: Path) -> Dataset:
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, got {self.seed}.")
         requests = generate_requests(np.random.default_rng(self.seed))
         note = "Generated from COP-MODE's published statistics; no row is a real person's."
         return encode_requests(self.name, requests, self.test_share, note)
@@ -101,7 +104,7 @@ def generate_requests(rng: np.random.Generator) -> dict[str, list[str]]:
         granted[rows[np.argsort(-liking[rows])[: round(size * rate)]]] = True
     names = {name: np.array(values)[codes[name]] for name, (values, _) in habits.items()}
     columns: dict[str, NDArray[Any]] = {
-        "userID": np.char.add("1.", np.char.zfill(user.astype(str), 2)),
+        "userID": np.char.add("1.", np.char.zfill(rng.permutation(USERS)[user].astype(str), 2)),
         "callState": rng.choice(3, REQUESTS, p=(0.97, 0.01, 0.02)),
         "plugState": rng.choice(3, REQUESTS, p=(0.75, 0.15, 0.1)),
         **names,

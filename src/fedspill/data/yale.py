@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io import loadmat, whosmat
-from scipy.io.matlab import MatReadError
 
-from fedspill.data.archives import LIMIT, read_npz, refusing
+from fedspill.data.archives import read_npz
 from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import image_dataset, image_examples
+from fedspill.data.matlab import read_matlab
 from fedspill.data.splits import split
 from fedspill.errors import InputRefused
 
@@ -53,17 +52,9 @@ class Yale(DataSource):
 
 def read_mat(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     """Images (n, 32, 32) and people (n,) from 0 of a MATLAB file; images lie column by column in rows of `fea`."""
-    with refusing(path, "a MATLAB file"):
-        try:
-            shapes = {name: shape for name, shape, _ in whosmat(path)}
-            if any(8 * int(np.prod(shape, dtype=object)) > LIMIT for shape in shapes.values()):
-                raise InputRefused(f"{path} declares more than the {LIMIT:,} bytes allowed.")
-            content = loadmat(path, variable_names=("fea", "gnd"))
-        except (MatReadError, TypeError):
-            raise ValueError from None
-    images, people = content.get("fea"), content.get("gnd")
-    if images is None or people is None or images.shape != (people.size, 1024):
-        raise InputRefused(f"{path}: expected fea of shape (n, 1024) and gnd of shape (n, 1), got {shapes}.")
-    if images.dtype.kind not in "uif" or not ((images >= 0) & (images <= 255)).all() or people.dtype.kind not in "uif":
-        raise InputRefused(f"{path}: expected pixels of 0 to 255 in fea and numbers in gnd.")
+    images, people = read_matlab(path, "fea", "gnd")
+    if images.shape != (people.size, 1024):
+        raise InputRefused(f"{path}: expected fea of shape (n, 1024) for n = {people.size} people, got {images.shape}.")
+    if not ((images >= 0) & (images <= 255)).all() or not ((people >= 1) & (people <= 38)).all():
+        raise InputRefused(f"{path}: expected pixels of 0 to 255 in fea, and people from 1 to at most 38 in gnd.")
     return images.astype(np.uint8).reshape(-1, 32, 32).transpose(0, 2, 1), people.ravel().astype(np.int64) - 1

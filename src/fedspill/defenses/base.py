@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -39,6 +39,7 @@ class Defense(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str] = ""
+    strengths: ClassVar[tuple[dict[str, Any], ...]] = ()  # options an audit tries, weakest first
 
     def outgoing(self, message: Message, rng: torch.Generator) -> Message:
         """What leaves the client instead of `message`: clipped, noised, compressed, ..."""

@@ -1,0 +1,95 @@
+"""Every example in README and CONTRIBUTING is executed."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from fedspill.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(document: str) -> list[str]:
+    joined = "\n".join(blocks(document, "sh")).replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line.startswith("fedspill ")]
+
+
+def write_checkpoints(folder: Path) -> None:
+    """Two checkpoints and a gradient of a real model, as a reader of the README would have them."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    x, y = torch.randn(128, 20), torch.randint(10, (128,))
+    save_file(model.state_dict(), folder / "before.safetensors")
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    gradient = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+    save_file(gradient, folder / "gradient.safetensors")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for part_x, part_y in zip(x.split(13), y.split(13), strict=True):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(part_x), part_y).backward()
+        optimizer.step()
+    save_file(model.state_dict(), folder / "after.safetensors")
+
+
+def test_the_readme_starts_with_the_two_commands() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    first = [line.split("#")[0].strip() for line in blocks("README.md", "sh")[0].splitlines()]
+    assert first == ["make audit", "make test"]
+    assert all(re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE) for command in first)
+
+
+def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_checkpoints(tmp_path)
+    Path("plan.toml").write_text(blocks("README.md", "toml")[0], encoding="utf-8")
+    found = commands("README.md")
+    assert len(found) >= 5
+    for command in found:
+        if " reproduce " in command:
+            continue  # takes minutes; tests/papers runs the tables
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, f"{command}\n{result.output}\n{result.exception!r}"
+    assert Path("labels.json").is_file()
+    assert Path("my-audit/report.html").is_file()
+
+
+def test_readme_names_tables_that_exist() -> None:
+    from fedspill.registry import find
+
+    named = [shlex.split(command)[2] for command in commands("README.md") if " reproduce " in command]
+    assert named
+    assert all(find("papers", name) for name in named)
+
+
+@pytest.mark.parametrize("code", blocks("README.md", "python"))
+def test_readme_python_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    assert "Score(" in capsys.readouterr().out
+
+
+def test_the_attack_in_contributing_is_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedspill import Deployment, MemoryTrace, Plan, adversary
+
+    (tmp_path / "one_class.py").write_text(blocks("CONTRIBUTING.md", "python")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import one_class  # type: ignore[import-not-found]
+
+    deployment = Deployment.of(Plan(seed=1))
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace).run()
+    guess = one_class.OneClass()(trace.view(adversary("curious-server")), seed=0)
+    real = torch.stack([trace.truth().get(origin, "label_counts") for origin in guess.of])
+    assert torch.equal(guess.counts.sum(1), real.sum(1))
+    del sys.modules["one_class"]
