@@ -20,6 +20,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedspill.data.adult import Adult
+from fedspill.data.android_permissions import AndroidPermissions
 from fedspill.data.archives import LIMIT, read_file
 from fedspill.data.celeba_attributes import CelebaAttributes
 from fedspill.data.cifar10 import Cifar10
@@ -192,7 +193,7 @@ def test_archive_that_declares_too_much_is_refused_unopened(tmp_path: Path) -> N
 def test_archive_that_holds_more_than_it_declares_stops_early(tmp_path: Path, method: int) -> None:
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", method) as archive:
-        archive.writestr("cat/1.png", bytes(200 * 2**20))
+        archive.writestr("cat/1.png", bytes(150 * 2**20))
         archive.infolist()[0].file_size = 1000
     with little_memory(128 * 2**20), pytest.raises(InputRefused, match=r"cat/1\.png"):
         ImageFolder(path=str(path)).load()
@@ -250,6 +251,7 @@ def png_header(width: int, height: int) -> bytes:
         (b"", "not a JPEG or PNG"),
     ],
 )
+@pytest.mark.filterwarnings("ignore")  # as outside of tests: a warning alone refuses nothing
 def test_broken_and_bloated_images(tmp_path: Path, data: bytes, told: str) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "images" / "cat" / "1.png").write_bytes(data)
@@ -318,6 +320,26 @@ def test_fer_rows_that_are_none(tmp_path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace("\n" + old, "\n" + new, 1).replace("PublicTest", new, 1))
     with pytest.raises(InputRefused, match=r"fer2013\.csv"):
         Fer2013().load(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["0.5", "1e0", "nan", "2", "", "0x0"])
+@pytest.mark.filterwarnings("ignore")  # as outside of tests: a warning alone refuses nothing
+def test_table_of_0_and_1_with_something_else_in_it(tmp_path: Path, change: str) -> None:
+    made.write_android(tmp_path / "android_permissions")
+    path = tmp_path / "android_permissions" / "data.csv"
+    head, first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([head, change + first[1:], *others]))
+    with pytest.raises(InputRefused, match=r"data\.csv"):
+        AndroidPermissions().load(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")  # as outside of tests: a warning alone refuses nothing
+def test_table_without_rows(tmp_path: Path) -> None:
+    made.write_android(tmp_path / "android_permissions")
+    path = tmp_path / "android_permissions" / "data.csv"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InputRefused, match=r"data\.csv"):
+        AndroidPermissions().load(tmp_path)
 
 
 @pytest.mark.parametrize(

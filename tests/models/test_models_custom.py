@@ -20,6 +20,9 @@ def full(shape, classes):
 def more(shape, classes, width=7):
     return nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.ReLU(), nn.Dropout(0.5), nn.Linear(width, classes))
 
+def defaults(shape=(9, 9), classes=9):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], classes))
+
 def fixed():
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
 
@@ -74,7 +77,7 @@ def build(factory: str, classes: int = 4, seed: int = 0) -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize("name", ["full", "more", "fixed", "Zoo.lazy"])
+@pytest.mark.parametrize("name", ["full", "more", "defaults", "fixed", "Zoo.lazy"])
 def test_factories_are_called_as_they_ask(name: str) -> None:
     first, again, other = (build(f"custom_factories:{name}", seed=seed) for seed in (1, 1, 2))
     assert first(torch.ones(2, 2, 3)).shape == (2, 4)

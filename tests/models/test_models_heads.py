@@ -21,6 +21,8 @@ X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 class Forward(nn.Module):
     """A module whose forward is a given function of itself and x, for writing odd networks down in a line."""
 
+    function: Any
+
     def __init__(self, forward: Any, **layers: nn.Module) -> None:
         super().__init__()
         self.function = forward
@@ -78,8 +80,14 @@ def test_a_head_without_bias_says_so() -> None:
 
 
 def test_watching_changes_nothing() -> None:
-    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 2))
-    network[1].eval()  # a frozen batch norm within a network in training
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.layers(x + torch.rand_like(x))  # draws whatever the mode
+
+    layers = nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+    )
+    layers[4].eval()  # a frozen batch norm within a network in training
+    network = Forward(forward, layers=layers)
     state = {key: value.clone() for key, value in network.state_dict().items()}
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -87,10 +95,15 @@ def test_watching_changes_nothing() -> None:
     first_linear(network, X)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(state[key], value) for key, value in network.state_dict().items())
-    assert [module.training for module in network] == [True, False, True, True, True]
+    assert [module.training for module in layers] == [True, True, True, True, False, True]
     assert network.training
     assert not any(module._forward_hooks for module in network.modules())
     assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_a_batch_of_one_passes_batch_norm() -> None:
+    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    assert last_linear(network, X[:1]).name == "2"
 
 
 def test_a_failing_model_is_left_as_it_was() -> None:
@@ -114,7 +127,7 @@ def test_execution_order_beats_registration_order() -> None:
 
 
 def test_a_side_branch_that_runs_last_is_not_the_head() -> None:
-    def forward(self: Forward, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         logits = self.main(x)
         self.side(x)
         assert isinstance(logits, Tensor)
@@ -186,7 +199,7 @@ def _tied() -> nn.Module:
 
 def _pruned() -> nn.Module:
     network = nn.Sequential(nn.Linear(6, 2))
-    prune.random_unstructured(network[0], "weight", 0.5)
+    prune.random_unstructured(network[0], "weight", 0.5)  # type: ignore[no-untyped-call]
     return network
 
 

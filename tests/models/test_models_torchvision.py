@@ -1,5 +1,6 @@
 """The way to torchvision: with its compiled part, without it, and without torchvision."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_a_missing_compiled_part_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
         assert "torchvision.extension" not in sys.modules
         return working
 
-    monkeypatch.setattr(torchvision_shim.importlib, "import_module", import_module)
+    monkeypatch.setattr(importlib, "import_module", import_module)
     monkeypatch.setattr(torchvision_shim, "_declared", lambda: steps.append("declared"))
     assert torchvision_shim.torchvision_models() is working.models
 
@@ -79,7 +80,7 @@ def test_other_failures_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_module(name: str) -> ModuleType:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(torchvision_shim.importlib, "import_module", import_module)
+    monkeypatch.setattr(importlib, "import_module", import_module)
     with pytest.raises(RuntimeError, match="something else"):
         torchvision_shim.torchvision_models()
 

@@ -255,6 +255,30 @@ def test_decaf_takes_the_blocks_of_its_table_by_shape() -> None:
     assert convolutions((3, 32, 32)) == ([32, 64, 128], 3)
     assert convolutions((1, 48, 48)) == ([32, 64, 128, 256], 4)
     assert convolutions((1, 48, 48), blocks=0) == ([32, 64], 1)
+    assert convolutions((3, 32, 32), width=4) == ([4, 8, 16], 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "sides"),
+    [
+        ("cnn", {}, (3, 32, 32), [32, 32, 16, 3]),
+        ("cnn-decaf", {}, (1, 28, 28), [26, 24]),
+        ("cnn-decaf", {}, (3, 32, 32), [32, 16, 8]),
+        ("cnn-eavesdrop", {}, (1, 28, 28), [24, 8]),
+        ("lenet5", {}, (3, 32, 32), [28, 10]),
+        ("vgg11", {}, (3, 32, 32), [32, 16, 8, 8, 4, 4, 2, 2]),
+        ("vgg11", {}, (1, 28, 28), [28, 14, 7, 7, 4, 4, 2, 2]),
+    ],
+)
+def test_images_shrink_as_published(
+    name: str, options: dict[str, Any], shape: tuple[int, ...], sides: list[int]
+) -> None:
+    network, seen = on_meta(name, options, shape, 10), list[int]()
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda layer, inputs, output: seen.append(output.shape[-1]))
+    network(torch.empty(2, *shape, device="meta"))
+    assert seen == sides
 
 
 def test_only_the_last_hidden_activation_is_varied() -> None:
@@ -303,6 +327,7 @@ def test_vgg_and_resnet_are_initialised_as_in_003() -> None:
             if name == "vgg11" and isinstance(layer, nn.Linear):
                 assert float(layer.weight.detach().std()) == pytest.approx(0.01, rel=0.03)
             if name == "vgg11" and isinstance(layer, nn.Linear | nn.Conv2d):
+                assert layer.bias is not None
                 assert not layer.bias.any()
 
 
@@ -443,6 +468,7 @@ def test_gradient_matching_can_be_differentiated(
         ("cnn", {"width": 0}, "'width'"),
         ("cnn-decaf", {"blocks": -1}, "'blocks'.*got -1"),
         ("cnn-decaf", {"dense": 0}, "'dense'"),
+        ("cnn-decaf", {"width": 0}, "'width'"),
         ("cnn-eavesdrop", {"dropout": 2.0}, "'dropout'"),
         ("lenet5", {"padding": -1}, "'padding'"),
         ("lenet5", {"pool": "median"}, "pool"),

@@ -28,6 +28,7 @@ class CnnDecaf(ModelSpec):
     paper = "000 Decaf, Table II"
 
     blocks: int | None = None  # 0: 2 convolutions + 1 pool; None: Table II's 0, 3 or 4 for the input's shape
+    width: int = 32  # channels of the first convolution; the others follow in proportion
     dense: int = 128  # inputs of the last layer; Figure 8 goes up to 1024
     activation: Activation = "relu"
     dropout: float = 0.0  # before and behind the dense layer; the defense of Figure 14
@@ -36,6 +37,7 @@ class CnnDecaf(ModelSpec):
     def __post_init__(self) -> None:
         if self.blocks is not None and self.blocks < 0:
             raise UsageError(f"The option 'blocks' takes whole numbers from 0 up, got {self.blocks}.")
+        positive("width", self.width)
         positive("dense", self.dense)
         rate("dropout", self.dropout)
 
@@ -46,7 +48,7 @@ class CnnDecaf(ModelSpec):
         padding = 0 if blocks == 0 else 1
         sides, layers = (height, width), OrderedDict[str, nn.Module]()
         for number, pool in enumerate(pooled, start=1):
-            filters = 32 * 2 ** min(number - 1, 3)
+            filters = self.width * 2 ** min(number - 1, 3)
             layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=padding)
             layers[f"activation{number}"] = activation(self.activation)
             channels, sides = filters, after(sides, kernel=3, padding=padding)
