@@ -30,7 +30,7 @@ class FedspillError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions with keyword-only arguments need this to travel between worker processes.
-        return _rebuild, (type(self), self.problem, self.remedy)
+        return _rebuild, (type(self), self.problem, self.remedy), vars(self)
 
 
 def _rebuild(kind: type[FedspillError], problem: str, remedy: str) -> FedspillError:
@@ -84,6 +84,10 @@ class TraceRefused(InputRefused):
     """A recorded trace is truncated, altered, unfinished or over the limits."""
 
 
+class NotWritten(FedspillError):
+    """A result cannot be written: no space, no permission, no such folder."""
+
+
 class NoHead(FedspillError):
     """A model or checkpoint has no layer of the asked kind."""
 
@@ -114,3 +118,7 @@ class AttackFailed(FedspillError):
 
 class NotApplicable(FedspillError):
     """An attack fits the adversary, but what was observed does not carry what it reads."""
+
+
+class NotScored(FedspillError):
+    """A guess cannot be held against the truth: nothing is known of it, or it speaks of other classes."""

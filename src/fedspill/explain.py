@@ -6,26 +6,39 @@ import dataclasses
 from typing import Any, get_args
 
 from fedspill.errors import UnknownName
-from fedspill.registry import Family, entries, load
+from fedspill.registry import Entry, Family, entries, load
 from fedspill.threat import ADVERSARIES, KNOWLEDGE, POWERS, Needs, ThreatModel
 
 
 def explain(name: str) -> dict[str, Any]:
-    """Name, kind, title, paper, description, needs and options; of an adversary what it sees, knows and does."""
+    """Name, kind, title, paper, description, needs and options; of an adversary what it sees, knows and does.
+
+    Where two kinds share a name, "models/custom" says which is meant.
+    """
     if name in ADVERSARIES:
         return _adversary(ADVERSARIES[name])
-    known = list(ADVERSARIES)
-    for family in get_args(Family):
-        for entry in entries(family):
-            known.append(entry.name)
-            if entry.name == name:
-                kind = load(family, name)
-                facts: dict[str, Any] = {"name": name, "kind": family, "title": entry.title, "paper": entry.paper}
-                facts["about"] = entry.about
-                facts["needs"] = _needs(kind.needs) if family == "attacks" else []
-                facts["options"] = _options(kind)
-                return facts
-    raise UnknownName("attack, defense, data set, model, ... or adversary", name, known)
+    every = [entry for family in get_args(Family) for entry in entries(family)]
+    found = [entry for entry in every if name in (entry.name, f"{entry.family}/{entry.name}")]
+    if not found:
+        known = [*ADVERSARIES, *(entry.name for entry in every)]
+        raise UnknownName("attack, defense, data set, model, ... or adversary", name, known)
+    facts = _registered(found[0])
+    if found[1:]:
+        facts["see also"] = [f"{entry.family}/{entry.name}" for entry in found[1:]]
+    return facts
+
+
+def _registered(entry: Entry) -> dict[str, Any]:
+    kind = load(entry.family, entry.name)
+    return {
+        "name": entry.name,
+        "kind": entry.family,
+        "title": entry.title,
+        "paper": entry.paper,
+        "about": entry.about,
+        "needs": _needs(kind.needs) if entry.family == "attacks" else [],
+        "options": _options(kind),
+    }
 
 
 def _adversary(threat: ThreatModel) -> dict[str, Any]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import stat
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +18,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from fedspill.errors import InputRefused
+from fedspill.errors import InputRefused, NotWritten
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def tensor_names(path: Path, limits: Limits = LIMITS) -> list[str]:
 def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
     """The header of a safetensors file, read under the limits before anything is allocated."""
     try:
-        size = path.stat().st_size
+        size = _size_of_file(path)
         with path.open("rb") as file:
             start = file.read(8)
             _refuse_pickle(path, start)
@@ -66,15 +69,39 @@ def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
                     f"{path} is not a sound safetensors file: it declares a header of {header_size:,} bytes; "
                     f"the file has {size:,} and the limit is {limits.header_bytes:,}."
                 )
-            header = parse_json(file.read(header_size), str(path))
+            content = file.read(header_size)
     except OSError as error:
         raise InputRefused(f"{path} cannot be read: {error.strerror}.") from None
+    _refuse_large_header(path, content, limits)
+    header = parse_json(content, str(path))
     if not isinstance(header, dict):
         raise InputRefused(f"{path} is not a sound safetensors file: its header is not an object.")
     header.pop("__metadata__", None)
     if len(header) > limits.tensors:
         raise InputRefused(f"{path} declares {len(header):,} tensors, the limit is {limits.tensors:,}.")
+    for name, entry in header.items():
+        _refuse_hollow(path, name, entry, size)
     return header
+
+
+def _refuse_large_header(path: Path, content: bytes, limits: Limits) -> None:
+    """Counts what a header holds before it becomes Python objects, each many times as large as its text.
+
+    A tensor has one object, two lists and, up to eight dimensions, at most eleven commas.
+    """
+    for sign, per_tensor in ((b"{", 2), (b"[", 4), (b",", 16)):
+        if content.count(sign) > per_tensor * limits.tensors + 64:
+            raise InputRefused(
+                f"{path} declares more than {limits.tensors:,} tensors, or a header that is not one of tensors."
+            )
+
+
+def _refuse_hollow(path: Path, name: str, entry: Any, size: int) -> None:
+    """A tensor without elements may still declare a dimension that any sum over it would have to allocate."""
+    shape = entry.get("shape") if isinstance(entry, dict) else None
+    for dimension in shape if isinstance(shape, list) else ():
+        if isinstance(dimension, int) and dimension > max(size, 1 << 20):
+            raise InputRefused(f"{path}: {name!r} declares a dimension of {dimension:,} in a file of {size:,} bytes.")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -85,16 +112,19 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Atomic write: temporary name, flush to disk, rename. Readable by the owner only."""
     temporary = path.with_name(path.name + ".part")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise NotWritten(
+            f"{path} ({len(content):,} bytes) cannot be written: {error.strerror}.",
+            remedy="Free some space or name a folder that you may write to.",
+        ) from None
 
 
 def sha256(path: Path) -> str:
@@ -111,10 +141,16 @@ def dump_json(value: object) -> bytes:
 
 
 def read_json(path: Path, limits: Limits = LIMITS) -> Any:
+    return parse_json(read_bytes(path, limits), str(path))
+
+
+def read_bytes(path: Path, limits: Limits = LIMITS) -> bytes:
+    """A JSON file as it is, if it is not over the limit."""
     try:
-        if path.stat().st_size > limits.json_bytes:
-            raise InputRefused(f"{path} has {path.stat().st_size:,} bytes, the limit is {limits.json_bytes:,}.")
-        return parse_json(path.read_bytes(), str(path))
+        size = _size_of_file(path)
+        if size > limits.json_bytes:
+            raise InputRefused(f"{path} has {size:,} bytes, the limit is {limits.json_bytes:,}.")
+        return path.read_bytes()
     except OSError as error:
         raise InputRefused(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -131,10 +167,26 @@ def parse_json(content: bytes, where: str) -> Any:
     def no_constant(token: str) -> NoReturn:
         raise InputRefused(f"{where}: {token} is not a number.")
 
+    def finite(token: str) -> float:
+        number = float(token)
+        if not math.isfinite(number):  # 1e999
+            raise InputRefused(f"{where}: {token[:40]} is not a finite number.")
+        return number
+
     try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant)
+        return json.loads(
+            content.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_float=finite
+        )
     except (ValueError, RecursionError) as error:
         raise InputRefused(f"{where} is not sound JSON: {str(error)[:200]}.") from None
+
+
+def _size_of_file(path: Path) -> int:
+    """Its bytes; a pipe or a device has none to speak of, and reading one may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputRefused(f"{path} is not a file.")
+    return status.st_size
 
 
 def _refuse_pickle(path: Path, start: bytes) -> None:

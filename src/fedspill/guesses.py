@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from types import MappingProxyType
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ class Guess(ABC):
 
     family: ClassVar[str]  # what leaks: "labels", ...
     headline: ClassVar[str]  # the metric that an audit ranks by
+    # A tiny plan whose federation surely leaks what is guessed: the positive control of every attack of this family.
+    # With the truth of its origins swapped it is the negative control. Without one nothing of the family is scored.
+    control: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     of: Sequence[Origin]
     notes: Sequence[str]  # what the attack assumed and which route it took, for the report
@@ -35,6 +39,14 @@ class LabelCounts(Guess):
 
     family: ClassVar[str] = "labels"
     headline: ClassVar[str] = "label-asr"
+    # One client a round, so that the sum leaks as well as the update; two plain steps of a fresh model.
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "digits",
+        "model": {"name": "mlp", "widths": [32]},
+        "partition": {"name": "half-quarter-rest", "batch": 16},
+        "federation": {"clients": 12, "rounds": 12, "clients_per_round": 1},
+        "training": {"lr": 0.01, "batch_size": 8},
+    }
 
     of: Sequence[Origin]
     counts: Tensor
@@ -45,3 +57,132 @@ class LabelCounts(Guess):
             raise AttackFailed(f"Expected counts of shape ({len(self.of)}, classes), got {tuple(self.counts.shape)}.")
         if self.counts.dtype != torch.int64 or bool((self.counts < 0).any()):
             raise AttackFailed("Expected whole, non-negative label counts.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Proportions(Guess):
+    """Which share of each origin's data each class has: shares (origins, classes), rows that add up to 1.
+
+    `null` marks the classes that the attack says are absent. `agreement` is the cosine between what was
+    observed and what the guess explains; where it is too small the attack does not answer, and nothing is scored.
+    """
+
+    family: ClassVar[str] = "composition"
+    headline: ClassVar[str] = "composition-l1"
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "digits",
+        "model": {"name": "mlp", "widths": [32]},
+        "partition": {"name": "dirichlet", "alpha": 0.3},
+        "federation": {"clients": 8, "rounds": 1},
+        "training": {"lr": 0.02, "batch_size": 16},
+        "adversary_data": {"per_class": 20},
+    }
+
+    of: Sequence[Origin]
+    shares: Tensor
+    null: Tensor  # (origins, classes) bool
+    agreement: Tensor  # (origins,) from 0 to 1
+    answered: Tensor  # (origins,) bool
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        _check_table(self.shares, self.of, "shares")
+        if bool((self.shares < 0).any()) or bool(((self.shares.sum(1) - 1).abs() > 1e-6).any()):
+            raise AttackFailed("Expected shares that are not negative and add up to 1.")
+        if self.null.dtype != torch.bool or self.null.shape != self.shares.shape:
+            raise AttackFailed("Expected a mark for each share whether the class is absent.")
+        if self.answered.dtype != torch.bool or self.answered.shape != (len(self.of),):
+            raise AttackFailed("Expected a mark for each origin whether it is answered.")
+        if self.agreement.shape != (len(self.of),) or not bool(torch.isfinite(self.agreement).all()):
+            raise AttackFailed("Expected a finite agreement for each origin.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Presence(Guess):
+    """Whether any other client of a round owns a class: present (origins, classes) bool, one origin per round's sum.
+
+    `me` is the guessing client, whose own part was taken out.
+    """
+
+    family: ClassVar[str] = "presence"
+    headline: ClassVar[str] = "presence-balanced-accuracy"
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "digits",
+        "model": {"name": "mlp", "widths": [32]},
+        "partition": {"name": "main-labels", "low": 2, "high": 3, "per_label": 20, "minor": 0, "reuse": True},
+        "federation": {"clients": 20, "rounds": 12, "clients_per_round": 3, "weighting": "uniform"},
+        "training": {"lr": 0.02, "batch_size": 10},
+        "adversary_data": {"per_class": 20},
+    }
+
+    of: Sequence[Origin]
+    present: Tensor
+    me: str | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        if self.present.dtype != torch.bool or self.present.ndim != 2 or len(self.present) != len(self.of):
+            raise AttackFailed(f"Expected yes or no of shape ({len(self.of)}, classes), got {self.present.shape}.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassQuantities(Guess):
+    """How many other clients of a round own each class: clients (origins, classes), not rounded; NaN where aborted."""
+
+    family: ClassVar[str] = "quantity"
+    headline: ClassVar[str] = "quantity-within-one"
+    control: ClassVar[Mapping[str, Any]] = Presence.control
+
+    of: Sequence[Origin]
+    clients: Tensor
+    me: str | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        if self.clients.ndim != 2 or len(self.clients) != len(self.of):
+            raise AttackFailed(f"Expected clients of shape ({len(self.of)}, classes), got {tuple(self.clients.shape)}.")
+        if bool(torch.isinf(self.clients).any()) or bool((self.clients < 0).any()):
+            raise AttackFailed("Expected numbers of clients that are finite and not negative, or NaN for an abort.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Groups(Guess):
+    """Which classes of the whole federation have about equally many samples: group (origins, classes), 0 the largest.
+
+    `amount` is what the classes were ordered by, largest first; `answered` is false where the attack cannot tell.
+    """
+
+    family: ClassVar[str] = "groups"
+    headline: ClassVar[str] = "groups-rank-correlation"
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "digits",
+        "model": {"name": "mlp", "widths": [32]},
+        "partition": {"name": "dirichlet", "alpha": 0.3},
+        "federation": {"clients": 2, "rounds": 8, "weighting": "uniform"},
+        "training": {"lr": 0.1, "batch_size": 16},
+        "adversary_data": {"per_class": 20},
+    }
+
+    of: Sequence[Origin]
+    group: Tensor
+    amount: Tensor
+    answered: Tensor
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        _check_table(self.amount, self.of, "amounts")
+        if self.group.dtype != torch.int64 or self.group.shape != self.amount.shape:
+            raise AttackFailed("Expected a group number for each class.")
+        if self.answered.dtype != torch.bool or self.answered.shape != (len(self.of),):
+            raise AttackFailed("Expected a mark for each origin whether it is answered.")
+
+
+def _check_table(table: Tensor, of: Sequence[Origin], what: str) -> None:
+    if table.ndim != 2 or len(table) != len(of):
+        raise AttackFailed(f"Expected {what} of shape ({len(of)}, classes), got {tuple(table.shape)}.")
+    if not bool(torch.isfinite(table).all()):
+        raise AttackFailed(f"Expected finite {what}.")

@@ -1,13 +1,15 @@
 """Inspection: label counts straight from checkpoint files, of any framework and without any model code.
 
 The last layer of a classifier gives itself away: over the classes, the gradient of softmax cross-entropy adds up to
-zero, in the bias and in every column of the weight. No other layer does that, so the head is found, its orientation is
-known, and a head named wrongly is noticed.
+zero, in the bias and in every column of the weight. Few other layers do that, so the head is found, its orientation is
+known, and a head named wrongly is noticed. The few: a layer in front of a layer normalisation, known by a normalisation
+of the same width, and one in front of another softmax (attention pooling, a router), for which there is no sign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ from fedspill.federation.schedule import Schedule
 from fedspill.files import read_tensors
 from fedspill.trace import Origin
 
+# "fc.weight", "dense/kernel:0", "head_w", "W3": what comes before, the word for a weight, what comes behind.
+_BIAS_OF = {"weight": "bias", "weights": "biases", "kernel": "bias", "W": "b", "w": "b"}
+_WEIGHT = re.compile(r"^(.*[._/]|)(weights|weight|kernel|W|w)((?:[:_]?\d+)?)$", re.DOTALL)
 ZERO_SUM = 1e-2  # |sum over classes| / sum of absolute values; half precision and few steps stay well below
 
 
@@ -102,7 +107,7 @@ def inspect_gradient(
 
 def schedule_from(batch_size: int, samples: int | None, local_steps: int | None) -> Schedule:
     """The local schedule that the three numbers describe; whatever is left out follows from the others."""
-    if batch_size < 1 or (samples or 1) < 1 or (local_steps or 1) < 1:
+    if any(number is not None and number < 1 for number in (batch_size, samples, local_steps)):
         raise UsageError("Batch size, samples and local steps must be at least 1.")
     if samples is None:
         return Schedule(batch_size * (local_steps or 1), batch_size)
@@ -112,7 +117,7 @@ def schedule_from(batch_size: int, samples: int | None, local_steps: int | None)
             f"{samples} samples in steps of {batch_size} make {per_pass} steps a pass; "
             f"{local_steps} local steps are no whole number of passes."
         )
-    return Schedule(samples, batch_size, (local_steps or per_pass) // per_pass)
+    return Schedule(samples, batch_size, 1 if local_steps is None else local_steps // per_pass)
 
 
 def _inspect(
@@ -147,6 +152,8 @@ def find_head(gradient: Mapping[str, Tensor], name: str | None = None, *, unchec
         if not candidates:
             raise NoHead(f"There is no linear layer named {name!r}.", remedy=f"Linear layers: {', '.join(known)}.")
     best = min(candidates, key=lambda head: (head.zero_sum, head.bias is None))
+    if name is None and not unchecked:
+        best = _only_one(candidates, gradient) or best
     if best.zero_sum > ZERO_SUM and not unchecked:
         which = f"Layer {best.name!r} is not" if name is not None else "No layer looks like"
         raise NoHead(
@@ -156,6 +163,21 @@ def find_head(gradient: Mapping[str, Tensor], name: str | None = None, *, unchec
             "--head and add --unchecked.",
         )
     return best
+
+
+def _only_one(candidates: Sequence[HeadGradient], gradient: Mapping[str, Tensor]) -> HeadGradient | None:
+    """Of several layers that add up to zero the one that no normalisation explains; None if none adds up."""
+    fitting = [head for head in candidates if head.zero_sum <= ZERO_SUM]
+    biases = {_layer_of(name)[1] for name, tensor in gradient.items() if tensor.ndim > 1}
+    widths = {len(t) for name, t in gradient.items() if t.ndim == 1 and name not in biases and "bias" not in name}
+    unexplained = [head for head in fitting if len(head.weight) not in widths] or fitting
+    names = sorted({head.name for head in unexplained})
+    if len(names) > 1:
+        raise NoHead(
+            f"{len(names)} layers look like the last one of a softmax classifier: {', '.join(names[:8])}.",
+            remedy="Name the right one with --head.",
+        )
+    return min(unexplained, key=lambda head: head.zero_sum, default=None)
 
 
 def _orientations(gradient: Mapping[str, Tensor], weight_name: str) -> list[HeadGradient]:
@@ -176,11 +198,11 @@ def _orientations(gradient: Mapping[str, Tensor], weight_name: str) -> list[Head
 
 def _layer_of(weight_name: str) -> tuple[str, str]:
     """Layer and bias of a weight, in the names that torch, Keras, Flax and plain dictionaries use."""
-    for ending, bias in (("weight", "bias"), ("kernel", "bias"), ("W", "b"), ("w", "b"), ("weights", "biases")):
-        stem, dot, last = weight_name.rpartition(".") if "." in weight_name else weight_name.rpartition("/")
-        if last == ending:
-            return stem or weight_name, f"{stem}{dot}{bias}"
-    return weight_name, weight_name + ".bias"
+    found = _WEIGHT.match(weight_name)
+    if found is None:
+        return weight_name, weight_name + ".bias"
+    stem, word, ending = found.groups()
+    return stem.rstrip("._/") or weight_name, stem + _BIAS_OF[word] + ending
 
 
 def _zero_sum(weight: Tensor, bias: Tensor | None) -> float:
@@ -196,7 +218,7 @@ def _load(path: Path) -> tuple[dict[str, Tensor], list[str]]:
     if not tensors:
         raise InputRefused(f"{path} holds no tensor of floating-point numbers.")
     for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor.double()).all()):
             raise InputRefused(f"{path}: {name!r} holds NaN or infinite values.")
     coarse = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values() if tensor.itemsize < 4})
     notes = [f"stored as {' and '.join(coarse)}: counts may be off by rounding"] if coarse else []

@@ -78,10 +78,21 @@ def load(family: Family, name: str) -> type[Any]:
     """The class of that name; this is where its module, and torch with it, is imported."""
     entry = find(family, name)
     if isinstance(entry.source, EntryPoint):
-        loaded = entry.source.load()
-    else:
-        loaded = getattr(_module(family, entry.source), entry.class_name)
+        return _load_plugin(family, entry.source)
+    loaded = getattr(_module(family, entry.source), entry.class_name)
     assert isinstance(loaded, type)
+    return loaded
+
+
+def _load_plugin(family: Family, point: EntryPoint) -> type[Any]:
+    """The class that a package of others offers; whatever goes wrong there is said in one sentence."""
+    what = f"The plug-in {point.name!r} ({point.value})"
+    try:
+        loaded = point.load()
+    except Exception as error:
+        raise UsageError(f"{what} cannot be imported: {type(error).__name__}: {error}.") from error
+    if not isinstance(loaded, type) or not dataclasses.is_dataclass(loaded):
+        raise UsageError(f"{what} is no dataclass, as every {_SINGULAR[family]} must be.")
     return loaded
 
 
@@ -141,10 +152,13 @@ def _read(family: Family, path: Path) -> tuple[Entry, ...]:
 
 
 def _literals(node: ast.ClassDef) -> dict[str, str]:
+    """The plain strings among the attributes of a class; an annotated one is its own if it is a ClassVar."""
     values = {}
     for statement in node.body:
         if not isinstance(statement, ast.AnnAssign | ast.Assign):
             continue
+        if isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation):
+            continue  # a field: an option, not a name
         target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
         value = statement.value
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 Item = TypeVar("Item")
 
@@ -22,6 +25,19 @@ class Screen:
 
         self._out = Console(highlight=False, soft_wrap=True)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        if not self._out.is_terminal:
+            self._out.width = max(self._out.width, 120)  # a log file does not fold
+
+    @property
+    def watched(self) -> bool:
+        """Whether a person sees the progress."""
+        return self._err.is_terminal
+
+    def live(self) -> Live:
+        """A part of the screen that is drawn again and again, and gone at the end."""
+        from rich.live import Live
+
+        return Live(console=self._err, refresh_per_second=4, transient=True)
 
     def say(self, text: str) -> None:
         self._out.print(plain(text), markup=False)

@@ -136,7 +136,7 @@ CURIOUS_CLIENT = ThreatModel(
     "curious-client",
     frozenset(
         {
-            Channel("model", "server", "client"),
+            Channel("model", "server", "self"),
             Channel("update", "self", "server"),
             Channel("gradient", "self", "server"),
         }

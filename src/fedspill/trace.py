@@ -68,6 +68,11 @@ class Truth:
     def __init__(self, facts: Mapping[tuple[Origin, str], Tensor]) -> None:
         self._facts = facts
 
+    @property
+    def facts(self) -> Mapping[tuple[Origin, str], Tensor]:
+        """Everything, for controls that swap it."""
+        return self._facts
+
     def get(self, origin: Origin, name: str) -> Tensor:
         return self._facts[origin, name]
 
@@ -155,6 +160,7 @@ class View:
         self.threat = threat
         self.me = me
         self.public = dict(public or {})
+        self.used: set[str] = set()  # knowledge that was really asked for: evidence, not a declaration
         self.__source = source
         self.__knowledge = dict(knowledge)
 
@@ -182,6 +188,7 @@ class View:
                 f"{self.threat.name} may know {KNOWLEDGE[what]} ({what}), but this trace does not say it.",
                 remedy=f"Give it to the view: trace.view(threat, knowledge={{{what!r}: ...}}).",
             )
+        self.used.add(what)
         return self.__knowledge[what]
 
     def has(self, what: str) -> bool:

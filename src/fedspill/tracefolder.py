@@ -9,19 +9,21 @@ last whole round by asking for it.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, final
 
 from torch import Tensor
 
-from fedspill.errors import InputRefused, TraceRefused, UsageError
+from fedspill.errors import InputRefused, NotWritten, TraceRefused, UsageError
 from fedspill.files import (
     LIMITS,
     Limits,
     dump_json,
     parse_json,
+    read_bytes,
     read_json,
     read_tensors,
     sha256,
@@ -40,11 +42,14 @@ class FolderRecorder(Recorder):
     """Writes a trace folder round by round; what is under a final name is whole."""
 
     def __init__(self, folder: Path, protocol: Mapping[str, Any], keep: Keep = KEEP_ALL) -> None:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(
-                f"{folder} already exists and is not an empty folder.", remedy="Name another --trace folder."
-            )
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise UsageError(
+                    f"{folder} already exists and is not an empty folder.", remedy="Name another --trace folder."
+                )
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise NotWritten(f"{folder} cannot be made: {error.strerror}.") from None
         self._folder = folder
         self._keep = keep
         self._messages: list[Message] = []
@@ -69,7 +74,13 @@ class FolderRecorder(Recorder):
         self._events.append(event)
 
     def end_round(self, number: int) -> None:
-        """Files first, their line in the index last."""
+        """Files first, their line in the index last. A round that cannot be written is dropped whole."""
+        try:
+            self._end_round(number)
+        finally:
+            self._messages, self._facts, self._events = [], {}, []
+
+    def _end_round(self, number: int) -> None:
         if self._messages or self._events:
             self._refuse_full_disk()
             line: dict[str, Any] = {"type": "round", "round": number}
@@ -94,22 +105,36 @@ class FolderRecorder(Recorder):
             line["truth"] = self._write(Path("truth") / f"{number:06d}.safetensors", facts)
             self._line(line)
             self._rounds += 1
-        self._messages, self._facts, self._events = [], {}, []
 
     def finish(self) -> None:
         self._line({"type": "finished", "rounds": self._rounds})
 
     def _write(self, name: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         path = self._folder / name
-        path.parent.mkdir(exist_ok=True, mode=0o700)
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise NotWritten(f"{path.parent} cannot be made: {error.strerror}.") from None
         write_tensors(path, tensors)
         return {"name": name.as_posix(), "sha256": sha256(path)}
 
     def _line(self, content: dict[str, Any]) -> None:
-        self._check = _chain(self._check, content)
-        with (self._folder / "index.jsonl").open("ab") as file:
-            file.write(dump_json({**content, "check": self._check}) + b"\n")
-            file.flush()
+        """Appends a line whole or not at all: half a line would make those behind it unreadable."""
+        check = _chain(self._check, content)
+        path = self._folder / "index.jsonl"
+        try:
+            with open(path, "ab", buffering=0, opener=_owner_only) as file:
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    rest = memoryview(dump_json({**content, "check": check}) + b"\n")
+                    while rest:
+                        rest = rest[file.write(rest) :]
+                except OSError:
+                    file.truncate(end)
+                    raise
+        except OSError as error:
+            raise NotWritten(f"{path} cannot be written: {error.strerror}.") from None
+        self._check = check
 
     def _refuse_full_disk(self) -> None:
         needed = sum(message.nbytes for message in self._messages)
@@ -140,17 +165,21 @@ class FolderTrace(Trace):
                     f"{self._folder} has trace version {header.get('version')!r}; this release reads {VERSION}.",
                     remedy="Upgrade fedspill.",
                 )
+            if not isinstance(header.get("protocol"), dict):
+                raise TraceRefused(f"{self._folder}/trace.json says nothing of the protocol.")
             self.protocol = header["protocol"]
-            self._rounds = self._read_index(partial)
+            self._rounds, cut = self._read_index(partial)
+            self.events = [
+                Event(line["round"], event["party"], event["what"]) for line in self._rounds for event in line["events"]
+            ]
         except TraceRefused:
             raise
         except InputRefused as error:
             raise TraceRefused(f"Trace {self._folder} is refused: {error.problem}", remedy=error.remedy) from None
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
             raise TraceRefused(f"Trace {self._folder} is refused: its index is malformed ({error!r}).") from None
-        self.events = [
-            Event(line["round"], event["party"], event["what"]) for line in self._rounds for event in line["events"]
-        ]
+        if cut:
+            self.events.append(Event(len(self._rounds), "trace", f"opened up to here only: {cut}"))
 
     def messages(self, kind: Kind | None = None, *, round: int | None = None) -> Iterator[Message]:
         for line in self._rounds:
@@ -164,7 +193,8 @@ class FolderTrace(Trace):
         stored = read_tensors(self._folder / line["file"]["name"], only=keys, limits=self._limits)
         for index, entry in wanted:
             tensors = {name: stored[f"{index}/{name}"] for name in entry["tensors"]}
-            yield Message(line["round"], entry["sender"], entry["receiver"], entry["kind"], tensors, entry["info"])
+            info = dict(entry["info"])
+            yield Message(line["round"], entry["sender"], entry["receiver"], entry["kind"], tensors, info)
 
     def truth(self) -> Truth:
         facts: dict[tuple[Origin, str], Tensor] = {}
@@ -174,57 +204,83 @@ class FolderTrace(Trace):
                 facts[Origin(line["round"], party), name] = value
         return Truth(facts)
 
-    def _read_index(self, partial: bool) -> list[dict[str, Any]]:
+    def _read_index(self, partial: bool) -> tuple[list[dict[str, Any]], str]:
+        """The lines of the rounds, each checked with its files; and, of a partial reading, why it stops early."""
         path = self._folder / "index.jsonl"
-        if not path.is_file():
-            raise TraceRefused(f"{path} is missing.")
-        if path.stat().st_size > self._limits.json_bytes:
-            raise TraceRefused(f"{path} has {path.stat().st_size:,} bytes, the limit is {self._limits.json_bytes:,}.")
+        if path.is_symlink():
+            raise TraceRefused(f"{path} is a link.")
         rounds: list[dict[str, Any]] = []
         check, finished = "", False
-        for number, raw in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        lines = read_bytes(path, self._limits).splitlines(keepends=True)
+        if not lines:
+            raise TraceRefused(f"{path} is empty.")
+        for number, raw in enumerate(lines, start=1):
             try:
                 line = self._checked_line(raw, check, f"{path} line {number}")
                 if finished:
                     raise TraceRefused(f"{path} goes on after its end.")
                 check = line["check"]
                 if number == 1:
-                    self._same("trace.json", line["trace"])
+                    self._checked_start(line)
                 elif line["type"] == "round":
                     self._checked_round(line)
+                    if rounds and line["round"] <= rounds[-1]["round"]:
+                        raise TraceRefused(f"{path} line {number}: round {line['round']} is out of order.")
                     rounds.append(line)
-                elif line["type"] == "finished":
+                elif line["type"] == "finished" and line["rounds"] == len(rounds):
                     finished = True
-            except InputRefused:
+                else:
+                    raise TraceRefused(f"{path} line {number} is neither a round nor the end.")
+            except InputRefused as error:
                 if partial and number > 1:
-                    return rounds
+                    return rounds, error.problem
                 raise
         if not finished and not partial:
             raise TraceRefused(
                 f"Trace {self._folder} is unfinished: {len(rounds)} whole rounds, then it stops.",
                 remedy="Open what is whole with --partial.",
             )
-        return rounds
+        return rounds, "" if finished else "the recording was not finished"
 
     def _checked_line(self, raw: bytes, check: str, where: str) -> dict[str, Any]:
         line = parse_json(raw, where)
-        if not isinstance(line, dict) or raw != dump_json(line) + b"\n":
+        try:
+            canonical = isinstance(line, dict) and raw == dump_json(line) + b"\n"
+        except (ValueError, RecursionError):  # what can be read and not be written: lone surrogates, deep nesting
+            canonical = False
+        if not canonical:
             raise TraceRefused(f"{where} is cut short or altered.")
         content = {key: value for key, value in line.items() if key != "check"}
         if line.get("check") != _chain(check, content):
             raise TraceRefused(f"{where} does not match its check: it was altered after recording.")
         return line
 
+    def _checked_start(self, line: dict[str, Any]) -> None:
+        if line["type"] != "start":
+            raise TraceRefused(f"The index of {self._folder} does not begin with its start.")
+        self._same("trace.json", line["trace"])
+
     def _checked_round(self, line: dict[str, Any]) -> None:
+        if type(line["round"]) is not int or line["round"] < 0:
+            raise TraceRefused(f"Trace {self._folder}: {line['round']!r} is no number of a round.")
         for part in ("file", "truth"):
             self._same(line[part]["name"], line[part]["sha256"])
         for entry in line["messages"]:
             if entry["kind"] not in KINDS:
                 raise TraceRefused(f"Trace {self._folder}: {entry['kind']!r} is no kind of message.")
+            words = [entry["sender"], entry["receiver"], *entry["tensors"], *entry["info"]]
+            plain = all(isinstance(value, int | float | str) for value in entry["info"].values())
+            if not isinstance(entry["tensors"], list) or not plain or not all(isinstance(word, str) for word in words):
+                raise TraceRefused(f"Trace {self._folder}: a message of round {line['round']} is malformed.")
+        for event in line["events"]:
+            if not isinstance(event["party"], str) or not isinstance(event["what"], str):
+                raise TraceRefused(f"Trace {self._folder}: an event of round {line['round']} is malformed.")
 
     def _same(self, name: str, expected: str) -> None:
-        path = self._folder / name
-        if Path(name).is_absolute() or ".." in Path(name).parts or path.is_symlink():
+        """The file of that name is in the folder itself and has the recorded hash."""
+        path, inside = self._folder / name, PurePosixPath(name)
+        on_the_way = [self._folder / part for part in (inside, *inside.parents) if part.parts]
+        if inside.is_absolute() or ".." in inside.parts or any(step.is_symlink() for step in on_the_way):
             raise TraceRefused(f"Trace {self._folder} names a file outside itself: {name!r}.")
         if not path.is_file():
             raise TraceRefused(f"{path} is missing.")
@@ -234,6 +290,10 @@ class FolderTrace(Trace):
             raise TraceRefused(
                 f"{path} was altered, cut or replaced after recording: its SHA-256 is not the recorded one."
             )
+
+
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _chain(check: str, content: Mapping[str, Any]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 
-from fedspill.errors import AttackFailed, Unfit, UsageError
+from fedspill.errors import AttackFailed, FedspillError, Unfit, UsageError
 from fedspill.guesses import Guess
 from fedspill.messages import Message
 from fedspill.threat import Needs, ThreatModel
@@ -26,6 +26,7 @@ class Attack(ABC):
     paper: ClassVar[str]
     needs: ClassVar[Needs]
     guesses: ClassVar[type[Guess]]
+    control: ClassVar[Mapping[str, Any] | None] = None  # a plan that must leak to this attack; None: its family's
 
     @abstractmethod
     def run(self, view: View, rng: torch.Generator) -> Guess:
@@ -35,8 +36,15 @@ class Attack(ABC):
     def __call__(self, view: View, *, seed: int, limit: float | None = None) -> Guess:
         """Runs the attack if the adversary can, within `limit` seconds, and refuses a result that cannot be scored."""
         refuse_unfit(self, view.threat)
+        if limit is not None and not limit > 0:
+            raise UsageError(f"A time limit is a positive number of seconds, got {limit}.")
         with _time_limit(limit, self.name):
-            guess = self.run(view, torch.Generator().manual_seed(seed))
+            try:
+                guess = self.run(view, torch.Generator().manual_seed(seed))
+            except FedspillError:
+                raise
+            except Exception as error:  # its text may hold data; the cause stays for whoever debugs
+                raise AttackFailed(f"{self.name} failed with {type(error).__name__}.") from error
         if not isinstance(guess, self.guesses):
             raise AttackFailed(f"{self.name} promised {self.guesses.__name__}, returned {type(guess).__name__}.")
         guess.check()

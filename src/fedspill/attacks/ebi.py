@@ -28,7 +28,7 @@ class EBI(Attack):
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
-        return LabelCounts(layer.of, ebi_counts(layer.require_bias(self.name), layer.samples))
+        return LabelCounts(layer.of, ebi_counts(layer.require_bias(self.name), layer.samples), layer.notes)
 
 
 def ebi_counts(bias: Tensor, samples: Tensor) -> Tensor:

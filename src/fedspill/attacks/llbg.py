@@ -12,7 +12,7 @@ from fedspill.attacks.base import Attack
 from fedspill.attacks.greedy import greedy_counts
 from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, read_last_layer
 from fedspill.attacks.probe import class_confidence, models_before
-from fedspill.errors import UsageError
+from fedspill.errors import NotApplicable, UsageError
 from fedspill.guesses import LabelCounts
 from fedspill.threat import needs
 from fedspill.trace import View
@@ -72,6 +72,9 @@ class LLBGAux(Attack):
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
         models = models_before(view)
+        for origin in layer.of:
+            if origin.round not in models:
+                raise NotApplicable(f"The model of round {origin.round} was not recorded.")
         confidence = {
             number: class_confidence(model, view.knows("aux_data"), layer.classes) for number, model in models.items()
         }
@@ -80,7 +83,8 @@ class LLBGAux(Attack):
 
 def llbg_guess(layer: LastLayer, confidence: Tensor, attack: str) -> LabelCounts:
     per_step = torch.tensor([schedule.per_step for schedule in layer.schedules])
-    return LabelCounts(layer.of, llbg_counts(layer.require_bias(attack), per_step, layer.samples, confidence))
+    counts = llbg_counts(layer.require_bias(attack), per_step, layer.samples, confidence)
+    return LabelCounts(layer.of, counts, layer.notes)
 
 
 def llbg_counts(bias: Tensor, per_step: Tensor, samples: Tensor, confidence: Tensor) -> Tensor:

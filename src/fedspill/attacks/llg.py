@@ -32,7 +32,7 @@ class LLG(Attack):
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
-        return LabelCounts(layer.of, llg_counts(layer.weight_sums, layer.samples))
+        return LabelCounts(layer.of, llg_counts(layer.weight_sums, layer.samples), layer.notes)
 
 
 def llg_counts(weight_sums: Tensor, samples: Tensor) -> Tensor:

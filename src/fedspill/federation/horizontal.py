@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.data.base import Examples
 from fedspill.defenses.base import Defense
-from fedspill.errors import UsageError
-from fedspill.federation.local import LocalTraining, Tensors, load, state_of
+from fedspill.errors import UnknownName, UsageError
+from fedspill.federation.local import LocalTraining, Tensors, load, state_of, trained
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
-from fedspill.federation.wire import fault, weighted_sum
+from fedspill.federation.wire import envelope_fault, fault, is_recordable, weighted_sum
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
+
+Weighting: TypeAlias = Literal["examples", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Settings:
 
     rounds: int = 5
     clients_per_round: int | None = None  # None: all
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: Weighting = "examples"
     drop_out: float = 0.0  # chance that a selected client does not answer
     server_lr: float = 1.0
     secure_aggregation: bool = False
@@ -39,6 +42,19 @@ class Settings:
             raise UsageError("rounds and clients_per_round must be at least 1.")
         if not 0 <= self.drop_out < 1:
             raise UsageError(f"drop_out is a chance in [0, 1), got {self.drop_out}.")
+        if not (self.server_lr > 0 and math.isfinite(self.server_lr)):
+            raise UsageError(f"server_lr must be positive, got {self.server_lr}.")
+        if self.weighting not in get_args(Weighting):
+            raise UnknownName("weighting", str(self.weighting), get_args(Weighting))
+
+
+def select(settings: Settings, clients: int, seed: int, number: int) -> tuple[list[int], list[int]]:
+    """The clients of a round: those that will answer, and those that were selected but will not."""
+    rng = generator(seed, "selection", number)
+    wanted = settings.clients_per_round or clients
+    chosen = torch.randperm(clients, generator=rng)[:wanted].sort().values
+    silent = torch.rand(wanted, generator=rng) < settings.drop_out
+    return chosen[~silent].tolist(), chosen[silent].tolist()
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,8 @@ class Horizontal:
             raise UsageError("A federation needs at least one client.")
         if wanted is not None and wanted > len(self.clients):
             raise UsageError(f"{wanted} clients per round were asked for, there are {len(self.clients)}.")
+        if self.workers > 1 and self.device != "cpu":
+            raise UsageError(f"Worker processes train on the CPU, not on {self.device}.", remedy="Use one worker.")
         self.model = copy.deepcopy(self.model).to(self.device)
         self.clients = [examples.to(self.device) for examples in self.clients]
         self._training = self.settings.training
@@ -81,11 +99,12 @@ class Horizontal:
         self._accepted: dict[int, Message] = {}  # the model each client last trained on
 
     def run(self) -> list[Round]:
-        """All rounds; the recording is finished and the workers are stopped at the end."""
+        """All rounds; the recording is finished after the last, the workers are stopped in any case."""
         try:
-            return [self.round(number) for number in range(self.settings.rounds)]
+            rounds = [self.round(number) for number in range(self.settings.rounds)]
+            self.recorder.finish()  # of what was cut short nothing may say that it is whole
+            return rounds
         finally:
-            self.recorder.finish()
             self.close()
 
     def close(self) -> None:
@@ -97,14 +116,18 @@ class Horizontal:
         handed_out = Message(number, SERVER, EVERYONE, "model", start)
         self.recorder.say(handed_out)
         selected, events = self._select(number)
+        expected = self._expected(start)
         replies: dict[int, Message] = {}
         for index, message in self._replies(number, handed_out, selected, events):
-            self.recorder.say(message)
-            problem = fault(message.tensors, self._expected(start))
+            honest = self._envelope(number, index)
+            problem = envelope_fault(message, honest)
+            if problem is None and is_recordable(message.tensors):
+                self.recorder.say(message)
+            problem = problem or fault(message.tensors, expected)
             if problem is None:
                 replies[index] = message
             else:
-                events.append(Event(number, client(index), f"left out: its {message.kind} {problem}"))
+                events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
         self._step(number, replies, events)
         self._note_truth(number, selected, list(replies))
         for event in events:
@@ -114,12 +137,8 @@ class Horizontal:
 
     def _select(self, number: int) -> tuple[list[int], list[Event]]:
         """Who takes part, and who was selected but does not answer."""
-        rng = generator(self.seed, "selection", number)
-        wanted = self.settings.clients_per_round or len(self.clients)
-        chosen = torch.randperm(len(self.clients), generator=rng)[:wanted].sort().values
-        silent = torch.rand(wanted, generator=rng) < self.settings.drop_out
-        events = [Event(number, client(index), "did not answer") for index in chosen[silent].tolist()]
-        return chosen[~silent].tolist(), events
+        present, silent = select(self.settings, len(self.clients), self.seed, number)
+        return present, [Event(number, client(index), "did not answer") for index in silent]
 
     def _replies(
         self, number: int, handed_out: Message, selected: list[int], events: list[Event]
@@ -160,19 +179,23 @@ class Horizontal:
                 groups.append((dict(model.tensors), [index]))
         return groups
 
-    def _outgoing(self, number: int, index: int, tensors: Tensors) -> Message:
+    def _envelope(self, number: int, index: int) -> Message:
+        """What a client's message says about itself, still without tensors."""
         kind: Literal["update", "gradient"] = "gradient" if self._training.algorithm == "fedsgd" else "update"
         receiver = AGGREGATOR if self.settings.secure_aggregation else SERVER
         samples = self._training.schedule(len(self.clients[index])).samples
-        message = Message(number, client(index), receiver, kind, tensors, {"examples": samples})
+        return Message(number, client(index), receiver, kind, {}, {"examples": samples})
+
+    def _outgoing(self, number: int, index: int, tensors: Tensors) -> Message:
+        message = replace(self._envelope(number, index), tensors=tensors)
         for defense in self.settings.defenses:
             message = defense.outgoing(message, generator(self.seed, defense.name, number, index))
         return self.tamper(index, message) if self.tamper else message
 
     def _expected(self, start: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Names and shapes of a sound update: every float tensor, or the parameters alone for a gradient."""
+        """Names and shapes of a sound update: every float tensor, or the trained parameters for a gradient."""
         if self._training.algorithm == "fedsgd":
-            return dict(self.model.named_parameters())
+            return dict(trained(self.model))
         return {name: tensor for name, tensor in start.items() if tensor.is_floating_point()}
 
     def _step(self, number: int, replies: dict[int, Message], events: list[Event]) -> None:
@@ -203,18 +226,22 @@ class Horizontal:
             events.append(Event(number, SERVER, "the sum of sound updates overflows; the model stays as it is"))
 
     def _note_truth(self, number: int, selected: Sequence[int], summed: Sequence[int]) -> None:
-        """The labels each client trained on, and those behind the sum."""
+        """The labels each client trained on, those behind the sum, whose they are, and all that the federation has."""
         if isinstance(self.recorder, NoRecorder):
             return
-        total = torch.zeros(self.classes, dtype=torch.int64)
+        trained_on: dict[int, Tensor] = {}
         for index in selected:
             labels = self.clients[index].y
             used = self._training.used(len(labels), training_rng(self.seed, number, index))
-            counts = torch.bincount(labels[used.to(labels.device)], minlength=self.classes).cpu()
-            self.recorder.note_truth(Origin(number, client(index)), "label_counts", counts)
-            total += counts if index in summed else 0
+            trained_on[index] = torch.bincount(labels[used.to(labels.device)], minlength=self.classes).cpu()
+            self.recorder.note_truth(Origin(number, client(index)), "label_counts", trained_on[index])
+        held = torch.stack([torch.bincount(own.y, minlength=self.classes).cpu() for own in self.clients]).sum(0)
+        self.recorder.note_truth(Origin(number, SERVER), "label_totals", held)
         if summed:
-            self.recorder.note_truth(Origin(number, AGGREGATOR), "label_counts", total)
+            behind = torch.stack([trained_on[index] for index in summed])  # (clients in the sum, classes)
+            self.recorder.note_truth(Origin(number, AGGREGATOR), "label_counts", behind.sum(0))
+            self.recorder.note_truth(Origin(number, AGGREGATOR), "label_counts_by_client", behind)
+            self.recorder.note_truth(Origin(number, AGGREGATOR), "clients", torch.tensor(summed))
 
     def _make_trainer(self) -> Trainer:
         if self.workers > 1:

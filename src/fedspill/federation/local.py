@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.data.base import Examples
-from fedspill.errors import UsageError
+from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.schedule import Schedule
 
 Tensors: TypeAlias = dict[str, Tensor]
+Algorithm: TypeAlias = Literal["fedavg", "fedsgd"]
+Optimizer: TypeAlias = Literal["sgd", "adam", "adadelta"]
+BatchNorm: TypeAlias = Literal["train", "eval"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,8 @@ class LocalTraining:
         "extra": "forbid"
     }  # a misspelt option in a plan is an error, not a default
 
-    algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
-    optimizer: Literal["sgd", "adam", "adadelta"] = "sgd"
+    algorithm: Algorithm = "fedavg"
+    optimizer: Optimizer = "sgd"
     lr: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -33,17 +37,25 @@ class LocalTraining:
     epochs: int = 1
     steps: int | None = None
     shuffle: bool = True
-    batch_norm: Literal["train", "eval"] = "train"
+    batch_norm: BatchNorm = "train"
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
+        for option, chosen, known in (
+            ("algorithm", self.algorithm, Algorithm),
+            ("optimizer", self.optimizer, Optimizer),
+            ("batch_norm", self.batch_norm, BatchNorm),
+        ):
+            if chosen not in get_args(known):
+                raise UnknownName(f"{option} of local training", str(chosen), get_args(known))
+        finite = math.isfinite(self.lr) and math.isfinite(self.weight_decay)
+        if not finite or self.lr <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
             raise UsageError(
                 f"Expected lr > 0, 0 <= momentum < 1 and weight_decay >= 0, "
                 f"got {self.lr}, {self.momentum} and {self.weight_decay}."
             )
         if self.momentum and self.optimizer != "sgd":
             raise UsageError(f"Momentum is an option of sgd, not of {self.optimizer}.")
-        if min(self.batch_size, self.epochs, self.steps or 1) < 1:
+        if min(self.batch_size, self.epochs, 1 if self.steps is None else self.steps) < 1:
             raise UsageError("batch_size, epochs and steps must be at least 1.")
 
     def optimizer_for(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -92,29 +104,59 @@ def train(
         freeze_batch_norm(model)
     batches = training.batches(len(examples), rng)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.initial_seed())  # dropout draws from the global generator
+        _seed_dropout(rng.initial_seed(), examples.x.device)
         if training.algorithm == "fedsgd":
             return gradient(model, examples.take(batches[0]))
         optimizer = training.optimizer_for(model.parameters())
         for batch in batches:
             optimizer.zero_grad()
-            loss_of(model(examples.x[batch]), examples.y[batch]).backward()  # type: ignore[no-untyped-call]
+            loss_of(_forward(model, examples.x[batch]), examples.y[batch]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return change(model, start)
 
 
+def _seed_dropout(seed: int, device: torch.device) -> None:
+    """Dropout draws from the global generator. torch.manual_seed costs more than training a small model."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 def gradient(model: nn.Module, examples: Examples) -> Tensors:
-    """The mean gradient of the loss over `examples`."""
-    loss = loss_of(model(examples.x), examples.y)
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+    """The mean gradient of the loss over `examples`, for every parameter that is trained."""
+    loss = loss_of(_forward(model, examples.x), examples.y)
+    names, parameters = zip(*trained(model).items(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are not frozen, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _forward(model: nn.Module, x: Tensor) -> Tensor:
+    try:
+        logits: Tensor = model(x)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UsageError(
+            f"Batch normalisation cannot train on a step of {len(x)} sample.",
+            remedy="Choose a batch size that leaves no such step, or batch_norm = 'eval'.",
+        ) from None
+    return logits
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy; for a single logit the binary one."""
-    if logits.shape[1] == 1:
-        return nn.functional.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits.dtype))
+    if is_single(logits):
+        return nn.functional.binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits.dtype))
     return nn.functional.cross_entropy(logits, labels)
+
+
+def is_single(logits: Tensor) -> bool:
+    """Whether there is one logit per sample, (n,) or (n, 1), as of a sigmoid head."""
+    return logits.ndim == 1 or logits.shape[1] == 1
 
 
 @torch.no_grad()
@@ -133,8 +175,13 @@ def change(model: nn.Module, start: Tensors) -> Tensors:
 
 
 def state_of(model: nn.Module) -> Tensors:
-    """Parameters and buffers by name, not copied."""
-    return {**{n: p.detach() for n, p in model.named_parameters()}, **dict(model.named_buffers())}
+    """Parameters and buffers by name, not copied; without buffers that a checkpoint would not hold either."""
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    buffers = dict(model.named_buffers())
+    if buffers:
+        stored = model.state_dict(keep_vars=True)
+        state |= {name: buffer for name, buffer in buffers.items() if name in stored}
+    return state
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
@@ -150,6 +197,6 @@ def accuracy(model: nn.Module, examples: Examples, batch: int = 512) -> float:
     right = 0
     for x, y in zip(torch.split(examples.x, batch), torch.split(examples.y, batch), strict=True):
         logits = model(x)
-        guess = logits.argmax(1) if logits.shape[1] > 1 else (logits.squeeze(1) > 0).long()
+        guess = (logits.flatten() > 0).long() if is_single(logits) else logits.argmax(1)
         right += int((guess == y).sum())
     return right / max(len(examples), 1)

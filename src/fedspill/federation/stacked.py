@@ -7,34 +7,50 @@ traffic decides and the plain loop wins (benchmarks/federation.py shows where).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 from fedspill.data.base import Examples
-from fedspill.federation.local import LocalTraining, Tensors
+from fedspill.federation.local import LocalTraining, Tensors, is_single, loss_of, trained
 
 MOST_PARAMETERS = 120_000
+_GATHERED = 8  # steps whose samples are copied at a time: more saves little and costs memory
+_IMPOSSIBLE = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
 
 
-def is_stackable(model: nn.Module, example: Tensor, training: LocalTraining) -> bool:
-    """Small, deterministic, without buffers or convolutions, and accepted by vmap."""
-    layers = [module for module in model.modules() if not list(module.children())]
-    if training.algorithm != "fedavg" or sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
-        return False
-    if list(model.buffers()) or any(isinstance(layer, _UNSUITED) for layer in layers):
-        return False
+def is_stackable(model: nn.Module, examples: Examples, training: LocalTraining) -> bool:
+    """Small, without convolutions, and of those for which stacking gives the same result."""
+    small = sum(p.numel() for p in model.parameters()) <= MOST_PARAMETERS
+    convolutions = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
+    return small and not convolutions and why_not_stackable(model, examples, training) is None
+
+
+def why_not_stackable(model: nn.Module, examples: Examples, training: LocalTraining) -> str | None:
+    """What would make stacked training differ from the loop, or fail; None if nothing does.
+
+    Leaves the model in training mode, and the global random state as it was.
+    """
+    if training.algorithm != "fedavg":
+        return f"{training.algorithm} sends gradients"
+    if list(model.buffers()) or any(isinstance(layer, _IMPOSSIBLE) for layer in model.modules()):
+        return "the model has buffers, dropout or recurrent layers"
+    if len(trained(model)) < len(list(model.named_parameters(remove_duplicate=False))):
+        return "the model has frozen or shared parameters"
+    model.train()
     try:
+        with torch.random.fork_rng(devices=[]):
+            loss = loss_of(model(examples.x[:1]), examples.y[:1])
+        if any(g is None for g in torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)):
+            return "the model has parameters that it does not use"
         twice = {name: torch.stack([p.detach(), p.detach()]) for name, p in model.named_parameters()}
-        vmap(lambda state: functional_call(model, state, (example[:1],)))(twice)
-    except (RuntimeError, ValueError):  # control flow on values, or an operator without a batching rule
-        return False
-    return True
-
-
-_UNSUITED = (nn.modules.dropout._DropoutNd, nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
+        vmap(lambda state: functional_call(model, state, (examples.x[:1],)))(twice)
+    except (RuntimeError, ValueError, TypeError) as error:
+        # Control flow on values, random numbers, or an operator without a batching rule.
+        return f"vmap cannot run it ({type(error).__name__})"
+    return None
 
 
 def train_stacked(
@@ -47,34 +63,51 @@ def train_stacked(
     """The change of every parameter for each client; the clients must have equally many steps."""
     batches = [training.batches(len(examples), rng) for examples, rng in zip(clients, rngs, strict=True)]
     model.train()
-    stacked = {name: tensor.expand(len(clients), *tensor.shape).clone() for name, tensor in start.items()}
-    optimizer = training.optimizer_for(stacked.values())
-    gradients = vmap(grad(lambda state, x, y, weight: _loss(functional_call(model, state, (x,)), y, weight)))
-    for step in zip(*batches, strict=True):
-        for name, gradient in gradients(stacked, *_step(clients, step)).items():
-            stacked[name].grad = gradient
+    stacked = {name: _copies(tensor, len(clients)) for name, tensor in start.items()}
+    parameters = list(stacked.values())
+    optimizer = training.optimizer_for(parameters)
+    forward = vmap(lambda state, x: functional_call(model, state, (x,), tie_weights=False))
+    for x, y, weight in _steps(clients, batches):
+        loss = _loss(forward(stacked, x), y, weight)
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
         optimizer.step()
-    torch._foreach_sub_(list(stacked.values()), [start[name] for name in stacked])
-    return [dict(zip(stacked, rows, strict=True)) for rows in zip(*map(torch.unbind, stacked.values()), strict=True)]
+    changes = [stacked[name].detach().contiguous().sub_(tensor).unbind() for name, tensor in start.items()]
+    return [dict(zip(start, of_one, strict=True)) for of_one in zip(*changes, strict=True)]
 
 
-def _step(clients: Sequence[Examples], step: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs (clients, b, ...), labels and weights (clients, b); shorter batches are padded with weight 0."""
-    lengths = torch.tensor([len(indices) for indices in step])
-    longest = int(lengths.max())
-    padded = nn.utils.rnn.pad_sequence(list(step), batch_first=True)
-    x = torch.stack([examples.x[indices] for examples, indices in zip(clients, padded, strict=True)])
-    y = torch.stack([examples.y[indices] for examples, indices in zip(clients, padded, strict=True)])
-    weight = (torch.arange(longest)[None] < lengths[:, None]).to(x.dtype) / lengths[:, None]
-    return x, y, weight.to(x.device)
+def _copies(tensor: Tensor, many: int) -> Tensor:
+    """(many, ...). A matrix is laid out as the gradient of a linear layer comes, or the optimizer would step slowly."""
+    turned = tensor.mT if tensor.ndim == 2 else tensor
+    copies = turned.expand(many, *turned.shape).clone(memory_format=torch.contiguous_format)
+    return (copies.mT if tensor.ndim == 2 else copies).requires_grad_()
+
+
+def _steps(clients: Sequence[Examples], batches: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each step inputs (clients, b, ...), labels and weights (clients, b); short batches get padding of weight 0."""
+    for first in range(0, len(batches[0]), _GATHERED):
+        block = [steps[first : first + _GATHERED] for steps in batches]
+        sizes = torch.tensor([[len(step) for step in steps] for steps in block])  # (clients, steps)
+        longest = sizes.amax(0).tolist()
+        indices = [torch.cat([_padded(step, b) for step, b in zip(steps, longest, strict=True)]) for steps in block]
+        x = torch.stack([examples.x[index] for examples, index in zip(clients, indices, strict=True)])
+        y = torch.stack([examples.y[index] for examples, index in zip(clients, indices, strict=True)])
+        weight = [(torch.arange(b) < size[:, None]) / size[:, None] for b, size in zip(longest, sizes.T, strict=True)]
+        for inputs, labels, w in zip(torch.split(x, longest, 1), torch.split(y, longest, 1), weight, strict=True):
+            yield inputs, labels, w.to(x)
+
+
+def _padded(step: Tensor, length: int) -> Tensor:
+    return step if len(step) == length else nn.functional.pad(step, (0, length - len(step)))
 
 
 def _loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-    """Weighted sum of one client's cross-entropies."""
-    if logits.shape[1] == 1:
+    """Weighted sum of all cross-entropies; logits (clients, b, classes), labels and weight (clients, b)."""
+    logits, labels = logits.flatten(0, 1), labels.flatten()
+    if is_single(logits):
         losses = nn.functional.binary_cross_entropy_with_logits(
-            logits.squeeze(1), labels.to(logits.dtype), reduction="none"
+            logits.flatten(), labels.to(logits.dtype), reduction="none"
         )
     else:
         losses = nn.functional.cross_entropy(logits, labels, reduction="none")
-    return losses @ weight
+    return losses @ weight.flatten()

@@ -8,20 +8,24 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias, final, get_args
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedspill.data.base import Examples
+from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import LocalTraining, Tensors, train
-from fedspill.federation.stacked import is_stackable, train_stacked
+from fedspill.federation.stacked import is_stackable, train_stacked, why_not_stackable
 from fedspill.seeds import generator
 
 Engine: TypeAlias = Literal["auto", "loop", "stacked"]
 
-_GROUP = 64  # clients stacked at a time: more does not run faster and only costs memory
+# Clients stacked at a time: more do not run faster, and beyond some 6 MB of parameters memory decides
+# (benchmarks/stacking.py).
+_GROUP = 32
+_GROUP_PARAMETERS = 1_500_000
 
 
 class Trainer(ABC):
@@ -47,7 +51,7 @@ class InProcess(Trainer):
         self._clients = clients
         self._training = training
         self._seed = seed
-        self._stacked = engine == "stacked" or (engine == "auto" and is_stackable(model, clients[0].x, training))
+        self._stacked = is_to_be_stacked(self._model, clients[0], training, engine)
 
     def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
         if not self._stacked:
@@ -65,15 +69,28 @@ class InProcess(Trainer):
         pass
 
     def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
-        """Clients with equally many steps, at most _GROUP at a time."""
+        """Clients with equally many steps, evenly in groups."""
+        most = min(_GROUP, max(4, _GROUP_PARAMETERS // sum(p.numel() for p in self._model.parameters())))
         by_steps: dict[int, list[int]] = defaultdict(list)
         for index in clients:
             by_steps[self._training.schedule(len(self._clients[index])).steps].append(index)
         for same in by_steps.values():
-            yield from (same[first : first + _GROUP] for first in range(0, len(same), _GROUP))
+            groups = -(-len(same) // most)
+            yield from (same[first::groups] for first in range(groups))
 
     def _rng(self, number: int, index: int) -> torch.Generator:
         return training_rng(self._seed, number, index)
+
+
+def is_to_be_stacked(model: nn.Module, examples: Examples, training: LocalTraining, engine: Engine) -> bool:
+    """What the engine's name means for this model; `model` is put in training mode."""
+    if engine not in get_args(Engine):
+        raise UnknownName("engine", engine, get_args(Engine))
+    if engine == "stacked":
+        reason = why_not_stackable(model, examples, training)
+        if reason is not None:
+            raise UsageError(f"The clients cannot be stacked: {reason}.", remedy="Use engine 'auto' or 'loop'.")
+    return engine == "stacked" or (engine == "auto" and is_stackable(model, examples, training))
 
 
 def training_rng(seed: int, number: int, index: int) -> torch.Generator:
@@ -95,12 +112,16 @@ class InWorkers(Trainer):
         engine: Engine = "auto",
     ) -> None:
         self._workers = workers
-        arguments = (model, list(clients), training, seed, engine)
+        # Decided here, once, so that a refusal reaches the caller and not the worker processes.
+        decided: Engine = "stacked" if is_to_be_stacked(copy.deepcopy(model), clients[0], training, engine) else "loop"
+        arguments = (model, list(clients), training, seed, decided)
         self._pool = ProcessPoolExecutor(
             workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=arguments
         )
 
     def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+        if not clients:
+            return
         arrays = {name: tensor.cpu().numpy() for name, tensor in start.items()}
         share = -(-len(clients) // self._workers)
         jobs = [

@@ -9,6 +9,33 @@ import torch
 from torch import Tensor
 
 from fedspill.federation.local import Tensors
+from fedspill.messages import Message
+
+MOST_EXAMPLES = 1 << 53
+# What a trace can hold; a message of anything else is worth an event, not a recording.
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+def envelope_fault(message: Message, honest: Message) -> str | None:
+    """Why a message cannot be what `honest` would have been, or None: whose, of which round and kind, from how many."""
+    for part in ("round", "sender", "receiver", "kind"):
+        claimed, known = getattr(message, part), getattr(honest, part)
+        if claimed != known:
+            return f"claims {part} {_short(claimed)}, which is {known!r}"
+    examples = message.info.get("examples")
+    if type(examples) is not int or not 1 <= examples <= MOST_EXAMPLES:
+        return f"says that it comes from {_short(examples)} examples"
+    for name, value in message.info.items():
+        sound = isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= MOST_EXAMPLES)
+        if not isinstance(name, str) or not sound:
+            return f"says {_short(value)} of {_short(name)}"
+    return None
+
+
+def is_recordable(tensors: Mapping[str, object]) -> bool:
+    """Whether these are plain, dense tensors by name, however wrong."""
+    return all(isinstance(name, str) and _is_plain(tensor) for name, tensor in tensors.items())
 
 
 def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
@@ -20,14 +47,27 @@ def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str 
             return f"lacks tensor {name!r}"
     for name, tensor in tensors.items():
         if name not in expected:
-            return f"has an unknown tensor {name!r}"
-        if not isinstance(tensor, Tensor):
-            return f"has something other than a tensor at {name!r}"
+            return f"has an unknown tensor {_short(name)}"
+        if not _is_plain(tensor):
+            return f"has something other than a plain tensor at {name!r}"
+        assert isinstance(tensor, Tensor)
         if tensor.shape != expected[name].shape:
             return f"has shape {tuple(tensor.shape)} at {name!r}, expected {tuple(expected[name].shape)}"
         if tensor.dtype != expected[name].dtype:
             return f"has type {tensor.dtype} at {name!r}, expected {expected[name].dtype}"
     return _value_fault({name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
+
+
+def _is_plain(tensor: object) -> bool:
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
+        return False
+    return tensor.dtype in _FLOATS + _WHOLE
+
+
+def _short(value: object) -> str:
+    """What a client made up, quoted, and no longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _value_fault(tensors: Tensors) -> str | None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
+from fedspill.errors import NotScored
+from fedspill.evidence import Bars, Evidence, Pairs
 from fedspill.guesses import Guess, LabelCounts
 from fedspill.metrics.base import Measured, Metric
 from fedspill.trace import Truth
+
+ENOUGH = 100  # samples behind a total, so that it says nothing about a single one
+CELLS = 12  # steps of the count axes in a plot: counts are grouped, not listed
 
 
 @final
@@ -29,6 +35,18 @@ class LabelSuccess(Metric):
         real = true_counts(guess, truth)
         best = torch.stack([overlap(baseline, real).mean() for baseline in baselines(real)]).argmax()
         return Measured(overlap(guess.counts, real), overlap(baselines(real)[int(best)], real), real.sum(1))
+
+    def evidence(self, guess: Guess, truth: Truth, *, private: bool) -> list[Evidence]:
+        assert isinstance(guess, LabelCounts)
+        real = true_counts(guess, truth)
+        names = [""] * real.shape[1]
+        shown: list[Evidence] = [_pairs(guess.counts, real)]
+        if int(real.sum()) >= ENOUGH:
+            total = _floats(real.sum(0)), _floats(guess.counts.sum(0))
+            shown.append(Bars("Labels of all clients together", False, names, *total))
+        if private:
+            shown.append(Bars("Labels of one client", True, names, _floats(real[0]), _floats(guess.counts[0])))
+        return shown
 
 
 @final
@@ -50,12 +68,24 @@ class LabelCountError(Metric):
 
 
 def true_counts(guess: LabelCounts, truth: Truth) -> Tensor:
-    return torch.stack([truth.get(origin, "label_counts") for origin in guess.of]).long()
+    """(origins, classes) what the guess is about; as many classes as it speaks of, not merely broadcastable."""
+    if not guess.of:
+        raise NotScored("nothing to score")
+    for origin in guess.of:
+        if not truth.has(origin, "label_counts"):
+            raise NotScored(f"nothing is known of the labels of {origin.sender} in round {origin.round}")
+    real = torch.stack([truth.get(origin, "label_counts") for origin in guess.of]).long()
+    if real.shape != guess.counts.shape:
+        raise NotScored(f"the guess speaks of {guess.counts.shape[1]} classes, there are {real.shape[1]}")
+    return real
 
 
 def overlap(guess: Tensor, real: Tensor) -> Tensor:
-    """(batches,) the share of labels in common, as multisets; guess and real (batches, classes)."""
-    return torch.minimum(guess.double(), real.double()).sum(1) / real.sum(1)
+    """(batches,) the share of labels in common, as multisets; guess and real (batches, classes).
+
+    Of the labels guessed if these are more than there are: naming every label often does not recover any.
+    """
+    return torch.minimum(guess.double(), real.double()).sum(1) / torch.maximum(guess.sum(1), real.sum(1))
 
 
 def baselines(real: Tensor) -> list[Tensor]:
@@ -77,3 +107,17 @@ def baselines(real: Tensor) -> list[Tensor]:
 
 def _error(guess: Tensor, real: Tensor) -> Tensor:
     return (guess - real).abs().double().mean(1)
+
+
+def _pairs(guess: Tensor, real: Tensor) -> Pairs:
+    """How often a class truly had so many samples and was guessed to have so many, in groups of equal width."""
+    width = max(1, -(-int(torch.maximum(guess.max(), real.max())) // CELLS))
+    grouped = [((counts + width // 2) // width * width).flatten().tolist() for counts in (real, guess)]
+    times = Counter(zip(*grouped, strict=True))
+    cells = sorted(times)
+    title = "Samples of a class in a client's batch"
+    return Pairs(title, False, [c[0] for c in cells], [c[1] for c in cells], [times[cell] for cell in cells])
+
+
+def _floats(values: Tensor) -> list[float]:
+    return [float(value) for value in values]
