@@ -2,30 +2,47 @@
 
 A client's update is ten local SGD steps at learning rate 0.001 on ceil(B/10) samples each, and what the server reads is
 the sum of the step gradients. Batches are unbalanced: half of one class, a quarter of another, the rest of any. Each
-batch meets a freshly initialised network; the same batches serve every attack.
+batch of an untrained table meets a freshly initialised network; the same batches serve every attack.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fedspill.data.base import Dataset, Examples
+from fedspill.attacks.base import Attack
+from fedspill.attacks.ebi import EBI, ebi_counts
+from fedspill.attacks.labels import Labels
+from fedspill.attacks.llbg import LLBG, LLBGAux, LLBGGamma
+from fedspill.attacks.llg import LLG
+from fedspill.attacks.probe import class_confidence
+from fedspill.data.base import Dataset, DataSource, Examples
+from fedspill.data.cifar100 import Cifar100
+from fedspill.data.fashion_subclasses import FashionSubclasses
 from fedspill.errors import DataMissing
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import LocalTraining
 from fedspill.guesses import LabelCounts
+from fedspill.messages import Message
 from fedspill.metrics.base import Score
 from fedspill.metrics.labels import LabelSuccess, baselines, true_counts
 from fedspill.models.base import ModelSpec
+from fedspill.models.cnn import Cnn
 from fedspill.models.heads import last_linear
-from fedspill.registry import make
+from fedspill.models.mlp import Mlp
+from fedspill.models.resnet import ResNet32
+from fedspill.models.vgg import Vgg11, Vgg19
+from fedspill.models.vit import Vit
+from fedspill.partitions.base import Partition
+from fedspill.partitions.drawing import draw
+from fedspill.partitions.half_quarter_rest import HalfQuarterRest
+from fedspill.partitions.uniform_batch import UniformBatch
 from fedspill.reproduce import By, Row, Run, Table, not_runnable, published, verdict
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import CURIOUS_SERVER
@@ -33,8 +50,31 @@ from fedspill.trace import Keep, MemoryTrace, Origin, Truth
 
 METRIC = "ASR, percent of labels"
 TOLERANCE = 2.0  # points
-PUBLISHED = ("llg", "ebi", "llbg")
 LEARNING_RATE, LOCAL_STEPS = 0.001, 10
+OURS = "labels"
+UNTRAINED: dict[str, Attack] = {"llg": LLG(), "ebi": EBI(), "llbg": LLBG()}
+GAMMAS: dict[str, Attack] = {f"llbg-gamma {gamma}": LLBGGamma(gamma) for gamma in (0.5, 0.7, 0.9)}
+TRAINED: dict[str, Attack] = {"llg": LLG(), "ebi": EBI(), "llbg-aux": LLBGAux()}
+WEIGHTS_ONLY: dict[str, Attack] = {"llg": LLG()}
+NO_IMAGENET = (
+    "Needs ImageNet's validation images as a folder `imagenet` of class folders in the data folder{more}; "
+    "neither is on this machine."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What is attacked: networks of some kind, on batches of some kind."""
+
+    dataset: Dataset
+    network: Callable[[int], nn.Module]  # the network that batch number i meets
+    partition: Partition
+    batch: int
+    victims: Examples
+    auxiliary: Examples  # the adversary's own, disjoint from what victims hold
+    labelled: bool = False  # whether it knows their labels
+    attacks: Mapping[str, Attack] = field(default_factory=lambda: UNTRAINED)
+    lr: float = LEARNING_RATE
 
 
 @dataclass(frozen=True)
@@ -45,35 +85,341 @@ class UntrainedCifar100(Table):
     title: ClassVar[str] = "Labels of untrained models on CIFAR-100, FedAvg, B = 128"
     paper: ClassVar[str] = "003"
 
-    # Batches at quick scale: what fits into two minutes on two cores.
-    quick: ClassVar[Mapping[str, int]] = {"mlp": 20, "cnn": 4, "vgg19": 4, "resnet32": 1}
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from _untrained(run, "1", HalfQuarterRest(batch=128, shortage="reuse"), 128)
+
+
+@dataclass(frozen=True)
+class UntrainedImageNet(Table):
+    """Table 2: untrained models on ImageNet, B = 128."""
+
+    name: ClassVar[str] = "003/2"
+    title: ClassVar[str] = "Labels of untrained models on ImageNet, FedAvg, B = 128"
+    paper: ClassVar[str] = "003"
 
     def rows(self, run: Run) -> Iterator[Row]:
-        printed = published(self.paper, "1")
-        dataset, why_not = load_images("cifar100", run)
-        for model in MODELS:
+        yield from _imagenet("2", "")
+
+
+@dataclass(frozen=True)
+class BatchSizes(Table):
+    """Table 3: VGG19 at four batch sizes, and what class availability alone does to EBI.
+
+    The published sampler fills a class with what there is: 100 images in CIFAR-100's test split, so that a batch of 256
+    or more is not half of one class. Where the split is only partly here, its images are repeated to 100 a class.
+    """
+
+    name: ClassVar[str] = "003/3"
+    title: ClassVar[str] = "Labels of an untrained VGG19 on CIFAR-100 by batch size"
+    paper: ClassVar[str] = "003"
+
+    available: ClassVar[int] = 100
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        printed = published(self.paper, "3")
+        dataset, why_not = load_images(Cifar100(normalize=True), run)
+        for size in (128, 256, 512, 1024):
+            cell = {"batch": size}
             if dataset is None:
-                yield from (
-                    not_runnable(_cell(model, a), "paper", METRIC, printed[model][a], why_not) for a in PUBLISHED
-                )
+                yield from _missing(cell, printed[str(size)], why_not)
                 continue
-            batches = 100 if run.scale == "full" else self.quick[model]
-            name, options = MODELS[model]
-            note = batch_note(dataset)
-            if batches < 3:
-                note = f"{note} Too few batches at quick scale for a verdict; run at full scale, on a GPU."
-            if run.scale == "quick" and model == "cnn":
-                options, note = {"width": 64}, f"{note} A quarter of the paper's width at quick scale."
-            results = attack_batches(dataset, make("models", name, options), batches, 128, run)
-            yield from rows_of(results, model, printed[model], note)
+            repeats = -(-self.available * len(dataset.classes) // len(dataset.test))
+            pool = Examples.join([dataset.test] * repeats)
+            number = 100 if run.scale == "full" else {128: 4, 256: 3, 512: 3, 1024: 3}[size]
+            setup = Setup(
+                dataset,
+                _fresh(Vgg19(), dataset, run),
+                HalfQuarterRest(batch=size, shortage="cap"),
+                size,
+                pool,
+                _unlabelled(dataset, run),
+            )
+            note = f"{dataset.note} Test images repeated to {self.available} a class.".strip()
+            yield from rows_of(attack_batches(setup, number, run), cell, printed[str(size)], note)
+            for label, cap in (
+                (f"ebi, {self.available} images a class, no network", self.available),
+                ("ebi, no cap", size),
+            ):
+                found = score(*_counts_alone(size, cap, len(dataset.classes), run))
+                figure = printed[str(size)]["ebi"]
+                judged = verdict(found, figure, tolerance=TOLERANCE, unit=100)
+                why = "EBI on ideal gradients (probability 1/n): what class availability alone does to it."
+                yield _row({**cell, "attack": label}, "baseline", figure, found, judged, why)
 
 
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mlp": ("mlp", {"widths": [1024, 1024, 1024]}),
-    "cnn": ("cnn", {"width": 256}),
-    "vgg19": ("vgg19", {}),
-    "resnet32": ("resnet32", {"width": 10}),  # the authors' network is ten times as wide as the usual one
+@dataclass(frozen=True)
+class UniformLabels(Table):
+    """Table 4: i.i.d. labels, B = 100."""
+
+    name: ClassVar[str] = "003/4"
+    title: ClassVar[str] = "Uniform labels of untrained models on CIFAR-100, B = 100"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from _untrained(run, "4", UniformBatch(batch=100, reuse=True), 100)
+
+
+@dataclass(frozen=True)
+class TrainedImageNet(Table):
+    """Table 5: pre-trained ImageNet models; here also networks that are trained on what is at hand."""
+
+    name: ClassVar[str] = "003/5"
+    title: ClassVar[str] = "Labels of trained models, confidence from auxiliary data"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from _imagenet("5", " and torchvision's pre-trained weights")
+        yield from _stand_ins(run, TRAINED)
+
+
+@dataclass(frozen=True)
+class TrainedGamma(Table):
+    """Table 6: one confidence for all classes."""
+
+    name: ClassVar[str] = "003/6"
+    title: ClassVar[str] = "Labels of trained models, one confidence for all classes"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from _imagenet("6", " and torchvision's pre-trained weights")
+        yield from _stand_ins(run, GAMMAS)
+
+
+@dataclass(frozen=True)
+class Confidence(Table):
+    """Table 7: the mean confidence of trained models on 10 images a class."""
+
+    name: ClassVar[str] = "003/7"
+    title: ClassVar[str] = "Mean confidence of trained models"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from _imagenet("7", " and torchvision's pre-trained weights", metric="mean confidence")
+        for kind, source in STAND_INS.items():
+            dataset, why_not = load_images(source, run)
+            cell = {"model": kind, "attack": "confidence"}
+            if dataset is None:
+                yield not_runnable(cell, "paper", "mean confidence", None, why_not)
+                continue
+            network, _, auxiliary = trained_network(_stand_in_spec(kind), dataset, run)
+            each = class_confidence(network.eval(), auxiliary, len(dataset.classes))
+            low, high = (float(each.quantile(q)) for q in (0.025, 0.975))
+            note = "No printed figure: our own network. Interval: 95 % of the classes."
+            value = float(each.mean())
+            yield Row(
+                cell, "paper", "mean confidence", None, value, low, high, len(each), 1 / len(each), "not runnable", note
+            )
+
+
+@dataclass(frozen=True)
+class Activations(Table):
+    """Table 8: the last hidden activation of the MLP."""
+
+    name: ClassVar[str] = "003/8"
+    title: ClassVar[str] = "Labels of untrained MLPs on CIFAR-100 by activation"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        printed = published(self.paper, "8")
+        dataset, why_not = load_images(Cifar100(normalize=True), run)
+        for activation in ("relu", "leaky-relu", "sigmoid", "tanh"):
+            cell = {"activation": activation}
+            if dataset is None:
+                yield from _missing(cell, printed[activation], why_not)
+                continue
+            spec = Mlp(widths=(1024, 1024, 1024), last_activation=activation)
+            setup = _unbalanced(dataset, _fresh(spec, dataset, run), 128, run)
+            number = 100 if run.scale == "full" else 10
+            yield from rows_of(attack_batches(setup, number, run), cell, printed[activation], batch_note(dataset))
+
+
+@dataclass(frozen=True)
+class VisionTransformer(Table):
+    """Table 9: ViT. Untrained with weights of our own, on CIFAR-100; the trained one needs ImageNet and weights.
+
+    The text says B = 64, the caption 128; 64 is taken.
+    """
+
+    name: ClassVar[str] = "003/9"
+    title: ClassVar[str] = "Labels of a Vision Transformer, B = 64"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        printed = published(self.paper, "9")
+        dataset, why_not = load_images(Cifar100(normalize=True), run)
+        if dataset is None:
+            yield from _missing({"stage": "untrained"}, printed["untrained"], why_not)
+        else:
+            setup = _unbalanced(dataset, _fresh(Vit(), dataset, run), 64, run)
+            number = 100 if run.scale == "full" else 8
+            note = f"{batch_note(dataset)} A small ViT, 32 pixels and 100 classes, for ViT-B/16 on ImageNet."
+            yield from rows_of(attack_batches(setup, number, run), {"stage": "untrained"}, printed["untrained"], note)
+        yield from _missing(
+            {"stage": "trained"}, printed["trained"], NO_IMAGENET.format(more=" and pre-trained weights")
+        )
+
+
+@dataclass(frozen=True)
+class WithoutBias(Table):
+    """Table 14: VGG11 with and without the last bias, untrained and trained."""
+
+    name: ClassVar[str] = "003/14"
+    title: ClassVar[str] = "Labels of VGG11 on CIFAR-100 with and without a last bias"
+    paper: ClassVar[str] = "003"
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        printed = published(self.paper, "14")
+        dataset, why_not = load_images(Cifar100(normalize=True), run)
+        for last_bias in (True, False):
+            ending = "with bias" if last_bias else "without bias"
+            spec = Vgg11(last_bias=last_bias)
+            for stage in ("untrained", "trained"):
+                name = f"{stage}, {ending}"
+                if dataset is None or (stage == "trained" and run.scale == "quick"):
+                    yield from _missing({"vgg11": name}, printed[name], why_not or "Trained at full scale only.")
+                    continue
+                attacks = WEIGHTS_ONLY if not last_bias else UNTRAINED if stage == "untrained" else TRAINED
+                if stage == "untrained":
+                    setup = _unbalanced(dataset, _fresh(spec, dataset, run), 128, run, attacks)
+                    note = batch_note(dataset)
+                else:
+                    network, victims, auxiliary = trained_network(spec, dataset, run)
+                    setup = _trained_setup(dataset, network, victims, auxiliary, attacks)
+                    note = f"{batch_note(dataset)} Trained here on {len(dataset.train) - len(auxiliary)} images."
+                number = 100 if run.scale == "full" else 4
+                yield from rows_of(attack_batches(setup, number, run), {"vgg11": name}, printed[name], note)
+
+
+MODELS: dict[str, ModelSpec] = {
+    "mlp": Mlp(widths=(1024, 1024, 1024)),
+    "cnn": Cnn(width=256),
+    "vgg19": Vgg19(),
+    "resnet32": ResNet32(width=10),  # the authors' network is ten times as wide as the usual one
 }
+QUICK: dict[str, int] = {"mlp": 20, "cnn": 4, "vgg19": 4, "resnet32": 0}  # batches that fit into two minutes
+STAND_INS: dict[str, DataSource] = {
+    "mlp on fashion-subclasses": FashionSubclasses(normalize=True),
+    "mlp on cifar100": Cifar100(normalize=True),
+}
+
+
+def _stand_in_spec(kind: str) -> ModelSpec:
+    return Mlp(widths=(512, 512, 512))
+
+
+def _untrained(run: Run, table: str, partition: Partition, size: int) -> Iterator[Row]:
+    """The four CIFAR-100 models, and ours under FedSGD for the one that drifts."""
+    printed = published("003", table)
+    dataset, why_not = load_images(Cifar100(normalize=True), run)
+    for model, spec in MODELS.items():
+        cell = {"model": model}
+        number = 100 if run.scale == "full" else QUICK[model]
+        if dataset is None or number == 0:
+            yield from _missing(
+                cell, printed[model], why_not or "Minutes a batch on a CPU: run at full scale on a GPU."
+            )
+            continue
+        note = batch_note(dataset)
+        if run.scale == "quick" and model == "cnn":
+            spec, note = Cnn(width=64), f"{note} A quarter of the paper's width at quick scale."
+        setup = Setup(dataset, _fresh(spec, dataset, run), partition, size, dataset.test, _unlabelled(dataset, run))
+        yield from rows_of(attack_batches(setup, number, run), cell, printed[model], note)
+        if model == "resnet32":
+            found = attack_batches(setup, number, run, algorithm="fedsgd")
+            more = f"{note} FedSGD, for which the paper prints nothing; held against its FedAvg figures."
+            yield from rows_of(found, {"model": "resnet32, fedsgd"}, printed[model], more)
+
+
+def _imagenet(table: str, more: str, metric: str = METRIC) -> Iterator[Row]:
+    for model, figures in published("003", table).items():
+        if model != "unit":
+            yield from _missing({"model": model}, figures, NO_IMAGENET.format(more=more), metric)
+
+
+def _stand_ins(run: Run, attacks: Mapping[str, Attack]) -> Iterator[Row]:
+    """Networks that are trained here, in place of the pre-trained ones; there is no printed figure for them."""
+    for kind, source in STAND_INS.items():
+        dataset, why_not = load_images(source, run)
+        if dataset is None:
+            yield from _missing({"model": kind}, dict.fromkeys(attacks), why_not)
+            continue
+        network, victims, auxiliary = trained_network(_stand_in_spec(kind), dataset, run)
+        setup = _trained_setup(dataset, network, victims, auxiliary, attacks)
+        number = 100 if run.scale == "full" else 10
+        yield from rows_of(
+            attack_batches(setup, number, run), {"model": kind}, {}, "No printed figure: our own network."
+        )
+
+
+def _missing(
+    cell: Mapping[str, Any], printed: Mapping[str, float | None], why: str, metric: str = METRIC
+) -> Iterator[Row]:
+    for attack, figure in printed.items():
+        yield not_runnable({**cell, "attack": attack}, "paper", metric, figure, why)
+
+
+def load_images(source: DataSource, run: Run) -> tuple[Dataset | None, str]:
+    """The data set with normalised inputs, or the reason why it is not there."""
+    try:
+        return source.load(run.data_dir), ""
+    except DataMissing as error:
+        return None, str(error)
+
+
+def batch_note(dataset: Dataset) -> str:
+    """What a reader must know about the batches."""
+    return f"{dataset.note} Images repeat where a class has fewer than a batch asks for.".strip()
+
+
+def _fresh(spec: ModelSpec, dataset: Dataset, run: Run) -> Callable[[int], nn.Module]:
+    """A newly initialised network for every batch."""
+    return lambda index: spec.build(dataset.shape, len(dataset.classes), seed=seed_of(run.seed, "network", index))
+
+
+def _unlabelled(dataset: Dataset, run: Run) -> Examples:
+    order = torch.randperm(len(dataset.train), generator=generator(run.seed, "auxiliary"))
+    return dataset.train.take(order[:64])
+
+
+def _unbalanced(
+    dataset: Dataset,
+    network: Callable[[int], nn.Module],
+    size: int,
+    run: Run,
+    attacks: Mapping[str, Attack] = UNTRAINED,
+) -> Setup:
+    partition = HalfQuarterRest(batch=size, shortage="reuse")
+    return Setup(dataset, network, partition, size, dataset.test, _unlabelled(dataset, run), attacks=attacks)
+
+
+def _trained_setup(
+    dataset: Dataset, network: nn.Module, victims: Examples, auxiliary: Examples, attacks: Mapping[str, Attack]
+) -> Setup:
+    partition = HalfQuarterRest(batch=128, shortage="reuse")
+    return Setup(
+        dataset, lambda _: copy.deepcopy(network), partition, 128, victims, auxiliary, labelled=True, attacks=attacks
+    )
+
+
+def trained_network(spec: ModelSpec, dataset: Dataset, run: Run) -> tuple[nn.Module, Examples, Examples]:
+    """A network trained on all but 10 auxiliary images a class; victims hold test images. Returns all three."""
+    classes = len(dataset.classes)
+    mine = draw(dataset.train, torch.full((1, classes), 10), generator(run.seed, "labelled auxiliary"))[0]
+    rest = torch.ones(len(dataset.train), dtype=torch.bool)
+    rest[mine] = False
+    train = dataset.train.take(rest.nonzero().flatten())
+    network = spec.build(dataset.shape, classes, seed=seed_of(run.seed, "trained network")).to(run.device)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    rng = generator(run.seed, "training")
+    passes = max(3, min(20, 120_000 // len(train)))
+    network.train()
+    for _ in range(passes):
+        for batch in torch.split(torch.randperm(len(train), generator=rng), 128):
+            optimizer.zero_grad()
+            x, y = train.x[batch].to(run.device), train.y[batch].to(run.device)
+            nn.functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+    return network.cpu(), dataset.test, dataset.train.take(mine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,45 +431,45 @@ class Result:
     score: Score
 
 
-def load_images(name: str, run: Run) -> tuple[Dataset | None, str]:
-    """The data set with normalised inputs, or the reason why it is not there."""
-    try:
-        return make("datasets", name, {"normalize": True}).load(run.data_dir), ""
-    except DataMissing as error:
-        return None, str(error)
-
-
-def batch_note(dataset: Dataset) -> str:
-    """What a reader must know about the batches."""
-    return f"{dataset.note} Images repeat where a class has fewer than a batch asks for.".strip()
-
-
-def attack_batches(dataset: Dataset, spec: ModelSpec, batches: int, batch: int, run: Run) -> list[Result]:
-    """All attacks on the same unbalanced batches, each trained on by a fresh network in ten local steps."""
-    split = make("partitions", "half-quarter-rest", {"batch": batch, "shortage": "reuse"})
-    shares = split.split(dataset.test, batches, generator(run.seed, "batches", batch))
-    auxiliary = dataset.train.x[torch.randperm(len(dataset.train), generator=generator(run.seed, "auxiliary"))[:64]]
-    counts: dict[str, list[Tensor]] = {}
-    truths = []
-    for index, share in enumerate(shares):
-        network = spec.build(dataset.shape, len(dataset.classes), seed=seed_of(run.seed, "network", index))
-        trace = record_update(network, dataset.test.take(share), batch, len(dataset.classes), run)
-        known = {"architecture": partial(_evaluated_on, network, run.device), "unlabelled_aux": auxiliary}
-        for attack in (*PUBLISHED, "labels"):
-            guess = make("attacks", attack)(trace.view(CURIOUS_SERVER, knowledge=known), seed=run.seed)
-            counts.setdefault(attack, []).append(guess.counts)
-        truths.append(true_counts(guess, trace.truth()))
-    real = torch.cat(truths)
-    by: dict[str, By] = {"labels": "fedspill"}
-    results = [Result(name, by.get(name, "paper"), score(torch.cat(found), real)) for name, found in counts.items()]
+def attack_batches(setup: Setup, number: int, run: Run, *, algorithm: str = "fedavg") -> list[Result]:
+    """All attacks on the same batches, each trained on by its network; then what guessing would get."""
+    counts, real = attacked(setup, number, run, algorithm=algorithm)
+    results = [
+        Result(name, "fedspill" if name == OURS else "paper", score(found, real)) for name, found in counts.items()
+    ]
     names = ("even counts", "commonest class", "random labels")
     return results + [Result(n, "baseline", score(c, real)) for n, c in zip(names, baselines(real), strict=True)]
 
 
-def record_update(network: nn.Module, batch: Examples, size: int, classes: int, run: Run) -> MemoryTrace:
-    """One client, one round: what the server sends, and the last layer of what comes back."""
-    head = last_linear(network)
-    training = LocalTraining(lr=LEARNING_RATE, batch_size=-(-size // LOCAL_STEPS), batch_norm="eval")
+def attacked(setup: Setup, number: int, run: Run, *, algorithm: str = "fedavg") -> tuple[dict[str, Tensor], Tensor]:
+    """Counts (batches, classes) by attack, and the true ones."""
+    shares = setup.partition.split(setup.victims, number, generator(run.seed, "batches", setup.batch))
+    counts: dict[str, list[Tensor]] = {}
+    truths = []
+    for index, share in enumerate(shares):
+        network = setup.network(index)
+        trace = record_update(network, setup, setup.victims.take(share), run, algorithm)
+        known: dict[str, Any] = {"architecture": partial(_evaluated_on, network, run.device)}
+        known["unlabelled_aux"] = setup.auxiliary.x
+        if setup.labelled:
+            known["aux_data"] = setup.auxiliary
+        for name, attack in {**setup.attacks, OURS: Labels()}.items():
+            whole = name == OURS or isinstance(attack, LLBGAux)
+            seen = trace if whole else _head_only(trace, network)
+            guess = attack(seen.view(CURIOUS_SERVER, knowledge=known), seed=run.seed)
+            assert isinstance(guess, LabelCounts)
+            counts.setdefault(name, []).append(guess.counts)
+        truths.append(true_counts(guess, trace.truth()))
+    return {name: torch.cat(found) for name, found in counts.items()}, torch.cat(truths)
+
+
+def record_update(network: nn.Module, setup: Setup, batch: Examples, run: Run, algorithm: str) -> MemoryTrace:
+    """One client, one round: what the server sends, and what comes back."""
+    head, classes = last_linear(network), len(setup.dataset.classes)
+    if algorithm == "fedsgd":
+        training = LocalTraining(algorithm="fedsgd", batch_size=setup.batch, batch_norm="eval")
+    else:
+        training = LocalTraining(lr=setup.lr, batch_size=-(-setup.batch // LOCAL_STEPS), batch_norm="eval")
     protocol = {
         "classes": classes,
         "head_weight": head.weight,
@@ -131,14 +477,47 @@ def record_update(network: nn.Module, batch: Examples, size: int, classes: int, 
         "batch_size": training.batch_size,
         "local_lr": training.lr,
         "local_epochs": 1,
+        "optimizer": "sgd",
     }
-    trace = MemoryTrace(protocol, Keep(kinds=frozenset({"model", "update"})))
+    trace = MemoryTrace(protocol, Keep(kinds=frozenset({"model", "update", "gradient"})))
     Horizontal(network, [batch], Settings(rounds=1, training=training), run.seed, classes, trace, run.device).run()
     return trace
 
 
+def _head_only(trace: MemoryTrace, network: nn.Module) -> MemoryTrace:
+    """The same trace without the layers that most attacks never read: large models are slow to copy."""
+    head = last_linear(network)
+    wanted = {head.weight, head.bias}
+    short = [
+        Message(
+            message.round,
+            message.sender,
+            message.receiver,
+            message.kind,
+            {name: tensor for name, tensor in message.tensors.items() if name in wanted},
+            message.info,
+        )
+        for message in trace.messages()
+    ]
+    return MemoryTrace.of(short, trace.protocol)
+
+
 def _evaluated_on(network: nn.Module, device: str) -> nn.Module:
     return copy.deepcopy(network).to(device)
+
+
+def _counts_alone(size: int, cap: int, classes: int, run: Run) -> tuple[Tensor, Tensor]:
+    """EBI's counts and the true ones for ideal gradients: every probability is 1/classes, `cap` images a class."""
+    pool = Examples(torch.zeros(classes * cap, 1), torch.arange(classes).repeat_interleave(cap))
+    partition = HalfQuarterRest(batch=size, shortage="cap")
+    per_step = -(-size // LOCAL_STEPS)
+    biases, truths = [], []
+    for share in partition.split(pool, 100, generator(run.seed, "counts alone", size, cap)):
+        steps = torch.split(pool.y[share], per_step)
+        per_class = [torch.bincount(step, minlength=classes).double() / len(step) for step in steps]
+        biases.append(len(steps) / classes - torch.stack(per_class).sum(0))
+        truths.append(torch.bincount(pool.y[share], minlength=classes))
+    return ebi_counts(torch.stack(biases), torch.full((100,), size)), torch.stack(truths)
 
 
 def score(counts: Tensor, real: Tensor) -> Score:
@@ -148,19 +527,16 @@ def score(counts: Tensor, real: Tensor) -> Score:
     return LabelSuccess().score(LabelCounts(origins, counts), truth)
 
 
-def rows_of(results: list[Result], model: str, printed: Mapping[str, float], note: str) -> Iterator[Row]:
-    """A row per algorithm; ours and the baselines are held against the best printed figure of the model."""
-    best = max(printed.values())
+def rows_of(results: list[Result], cell: Mapping[str, Any], printed: Mapping[str, float], note: str) -> Iterator[Row]:
+    """A row per algorithm; ours and the baselines are held against the best printed figure of the cell."""
+    best = max(printed.values()) if printed else None
     for result in results:
         figure = printed.get(result.attack, best)
-        value, low, high, chance = (
-            100 * x for x in (result.score.value, result.score.low, result.score.high, result.score.chance)
-        )
-        against = "" if result.attack in printed else "Printed: the paper's best attack. "
+        against = "" if result.attack in printed or best is None else "Printed: the paper's best attack. "
         judged = verdict(result.score, figure, tolerance=TOLERANCE, unit=100)
-        cell = _cell(model, result.attack)
-        yield Row(cell, result.by, METRIC, figure, value, low, high, result.score.n, chance, judged, against + note)
+        yield _row({**cell, "attack": result.attack}, result.by, figure, result.score, judged, against + note)
 
 
-def _cell(model: str, attack: str) -> dict[str, str]:
-    return {"model": model, "attack": attack}
+def _row(cell: Mapping[str, Any], by: By, figure: float | None, found: Score, judged: Any, note: str) -> Row:
+    value, low, high, chance = (100 * x for x in (found.value, found.low, found.high, found.chance))
+    return Row(cell, by, METRIC, figure, value, low, high, found.n, chance, judged, note)

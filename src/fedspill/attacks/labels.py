@@ -1,7 +1,9 @@
-"""Labels: our label-count attack, the mean probability measured where the adversary can and ragged batches decoded."""
+"""Labels: our label-count attack, one rule on what was observed that picks the reading of the last layer that fits."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -9,12 +11,16 @@ import torch
 from torch import Tensor
 
 from fedspill.attacks.base import Attack
-from fedspill.attacks.decode import decode_counts
-from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, read_last_layer
-from fedspill.attacks.llg import llg_counts
-from fedspill.attacks.probe import models_before, probabilities
+from fedspill.attacks.decode import Steps
+from fedspill.attacks.label_rule import ROUTES, Reading, bias_from_weights, read
+from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, is_update, read_last_layer
+from fedspill.attacks.local_changes import Optimizer
+from fedspill.attacks.probe import Outlook, Probe, can_probe
 from fedspill.guesses import LabelCounts
-from fedspill.trace import View
+from fedspill.messages import Kind, Message
+from fedspill.trace import Origin, View
+
+_CELLS = 20_000_000  # classes x classes x origins that are looked at together
 
 
 @final
@@ -22,8 +28,10 @@ from fedspill.trace import View
 class Labels(Attack):
     """Solves the bias equation for whole counts instead of peeling labels off greedily.
 
-    Mean probability: from the model on unlabelled inputs where the adversary has both, else uniform, which holds while
-    the model is untrained. Without a last bias the weight gradient is read as LLG does.
+    It uses what the adversary has: the model and auxiliary data (labelled for trained models) to measure the mean
+    probability, the update alone otherwise. Momentum and weight decay are taken out where the optimizer is known;
+    several clients' sum is read as one large batch; without a last bias the weight gradient is read. Each origin's
+    confidence is the expected share of labels that are right.
     """
 
     name: ClassVar[str] = "labels"
@@ -34,27 +42,96 @@ class Labels(Attack):
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
-        if layer.bias is None:
-            return LabelCounts(layer.of, llg_counts(layer.weight_sums, layer.samples), ("no last bias: read as LLG",))
-        if view.has("architecture") and view.has("unlabelled_aux") and view.sees("model"):
-            return LabelCounts(layer.of, best_counts(layer, _measured(view, layer)), ("mean probability measured",))
-        return LabelCounts(layer.of, best_counts(layer), ("mean probability taken as uniform",))
+        optimizer = Optimizer.known_to(view)
+        probe = Probe.of(view, layer.classes) if can_probe(view) else None
+        if probe is not None and not {origin.round for origin in layer.of} <= probe.models.keys():
+            probe = None  # the models were not recorded
+        messages = _messages_of(view, layer)
+        bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
+        counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
+        sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
+        expected = torch.zeros(len(layer.of), dtype=torch.float64)
+        routes: list[str] = [""] * len(layer.of)
+        for rows in _chunks(layer):
+            steps = Steps.of(layer.schedules[int(rows[0])])
+            outlook = probe.look([messages[layer.of[row]] for row in rows.tolist()]) if probe else None
+            observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
+            reading = read(observed, steps, outlook, plain=optimizer.name == "sgd")
+            counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
+            for row, route in zip(rows.tolist(), reading.routes, strict=True):
+                routes[row] = route
+        notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
+        return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
 
 
 def best_counts(layer: LastLayer, mean_probability: Tensor | None = None) -> Tensor:
-    """Counts (origins, classes); mean_probability (origins, classes), uniform when not given."""
+    """Counts (origins, classes) from the last layer alone; mean_probability (origins, classes) where it is known."""
+    return best_reading(layer, mean_probability).counts
+
+
+def best_reading(layer: LastLayer, mean_probability: Tensor | None = None) -> Reading:
+    """The same with its confidence and the routes taken."""
     assert layer.bias is not None
-    if mean_probability is None:
-        mean_probability = torch.full_like(layer.bias, 1 / layer.classes)
-    counts = torch.empty(layer.bias.shape, dtype=torch.int64)
-    for schedule in set(layer.schedules):
+    parts: list[Reading] = []
+    order: list[Tensor] = []
+    for rows in _chunks(layer):
+        outlook = None
+        if mean_probability is not None:
+            outlook = Outlook(mean_probability[rows], torch.zeros_like(mean_probability[rows]), 1 << 30)
+        parts.append(read(layer.bias[rows], Steps.of(layer.schedules[int(rows[0])]), outlook))
+        order.append(rows)
+    back = torch.cat(order).argsort()
+    routes = [route for part in parts for route in part.routes]
+    return Reading(
+        torch.cat([part.counts for part in parts])[back],
+        torch.cat([part.sure for part in parts])[back],
+        torch.cat([part.expected for part in parts])[back],
+        tuple(routes[index] for index in back.tolist()),
+    )
+
+
+def _chunks(layer: LastLayer) -> Iterator[Tensor]:
+    """Row numbers of origins with one schedule, few enough to be looked at together."""
+    most = max(1, _CELLS // layer.classes**2)
+    for schedule in dict.fromkeys(layer.schedules):
         rows = torch.tensor([index for index, other in enumerate(layer.schedules) if other == schedule])
-        counts[rows] = decode_counts(layer.bias[rows], mean_probability[rows], schedule)
-    return counts
+        yield from torch.split(rows, min(most, 64))
 
 
-def _measured(view: View, layer: LastLayer) -> Tensor:
-    """(origins, classes) the model's mean output on unlabelled inputs, at the round's start."""
-    inputs = view.knows("unlabelled_aux")
-    at_start = {number: probabilities(model, inputs).mean(0) for number, model in models_before(view).items()}
-    return torch.stack([at_start[origin.round] for origin in layer.of])
+def _messages_of(view: View, layer: LastLayer) -> dict[Origin, Message]:
+    kinds: tuple[Kind, ...] = ("update", "gradient", "aggregate")
+    seen = [message for kind in kinds if view.sees(kind) for message in view.get(kind)]
+    found = {Origin(message.round, message.sender): message for message in seen}
+    return {origin: found[origin] for origin in layer.of}
+
+
+def _plain_steps(layer: LastLayer, bias: Tensor, optimizer: Optimizer, view: View) -> Tensor:
+    """The bias gradients (origins, classes) that plain SGD would have summed: momentum and weight decay taken out."""
+    if optimizer.name != "sgd" or not (optimizer.momentum or optimizer.weight_decay):
+        return bias
+    name = str(view.public.get("head_bias"))
+    models = view.get("model") if view.sees("model") else []
+    starts = {message.round: message.tensors[name].double() for message in models if name in message.tensors}
+    lr = float(view.knows("local_lr"))
+    plain = bias.clone()
+    messages = _messages_of(view, layer)
+    for row, (origin, schedule) in enumerate(zip(layer.of, layer.schedules, strict=True)):
+        if not is_update(messages[origin]):
+            continue
+        plain[row] *= schedule.steps / optimizer.unit_steps(schedule.steps)
+        if optimizer.weight_decay and origin.round in starts:
+            middle = starts[origin.round] - 0.5 * lr * schedule.epochs * bias[row]
+            plain[row] -= optimizer.weight_decay * (schedule.steps // schedule.epochs) * middle
+    return plain
+
+
+def _notes(routes: list[str], optimizer: Optimizer, *, no_bias: bool) -> list[str]:
+    """What was assumed, for the report."""
+    notes = [f"{number} of {len(routes)} by {route}: {ROUTES[route]}" for route, number in Counter(routes).items()]
+    if no_bias:
+        notes.append("no last bias: read from the weight gradient, features taken as alike")
+    if optimizer.name != "sgd":
+        notes.append(f"{optimizer.name} rescales every step: counts are proportions of what is left")
+    elif optimizer.momentum or optimizer.weight_decay:
+        notes.append("momentum and weight decay taken out as the optimizer's constants say")
+    return notes

@@ -1,0 +1,93 @@
+"""Runs tables of paper 003 at full scale where only torch and numpy are at hand, e.g. on a borrowed GPU.
+
+    PYTHONPATH=src python papers/003/run_full.py --data-dir DATA --device cuda --out OUT 1 3 4 8
+
+Each row is printed and written to OUT/003_N.json as soon as it is known. Without scipy the rows carry no interval and
+no verdict; the means are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import sys
+import time
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+
+def stand_in_for_scipy() -> bool:
+    """A `scipy.stats` whose quantiles are not known, so that intervals come out as not known either."""
+    if importlib.util.find_spec("scipy") is not None:
+        return False
+    unknown = types.SimpleNamespace(ppf=lambda *_: math.nan)
+    stats = types.ModuleType("scipy.stats")
+    stats.__dict__.update(t=unknown, norm=unknown, beta=unknown)
+    package = types.ModuleType("scipy")
+    package.__dict__["stats"] = stats
+    sys.modules.update({"scipy": package, "scipy.stats": stats})
+    return True
+
+
+def load_tables() -> types.ModuleType:
+    path = Path(__file__).with_name("tables.py")
+    spec = importlib.util.spec_from_file_location("fedspill_papers_003", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="+", help="table numbers, e.g. 1 3 4 8")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, default=Path("full-003"))
+    parser.add_argument("--seed", type=int, default=2024)
+    parser.add_argument("--batches", type=int, help="fewer than 100, to try")
+    asked = parser.parse_args()
+    without = stand_in_for_scipy()
+    import torch
+
+    from fedspill.reproduce import Run, Table
+
+    torch.set_num_threads(4)
+    module = load_tables()
+    if asked.batches:
+        whole = module.attacked
+        module.attacked = lambda setup, number, run, **more: whole(setup, min(number, asked.batches), run, **more)
+    kinds = {
+        kind.name.partition("/")[2]: kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Table) and kind is not Table
+    }
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for number in asked.tables:
+        rows: list[dict[str, Any]] = []
+        began = time.time()
+        for row in kinds[number]().rows(Run("full", asked.data_dir, asked.device, asked.seed)):
+            if without and row.measured is not None:
+                row = replace(
+                    row, low=None, high=None, verdict="not runnable", note=f"No interval (no scipy). {row.note}"
+                )
+            rows.append(row.as_json())
+            cell = " ".join(str(value) for value in row.cell.values())
+            measured = "-" if row.measured is None else f"{row.measured:.2f}"
+            print(
+                f"003/{number} {cell:<44} printed {row.published}  ours {measured}  n={row.n}  {row.verdict}",
+                flush=True,
+            )
+            report = {"paper": "003", "table": number, "scale": "full", "seed": asked.seed, "rows": rows}
+            (asked.out / f"003_{number}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        print(f"003/{number}: {time.time() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The rule of the `labels` attack: which reading of the last layer fits what was observed, decided for every origin.
+
+    trained, labelled auxiliary data at hand        bayes      label_bayes.py on the mean of start and end model
+    one step, or hardly any drift                   measured   decode.py with the measured mean probability
+    the counts of rare classes lie on a lattice     lattice    label_lattice.py: drift or scale read off the update
+    model of all inputs alike, violent drift        blurred    label_bayes.py with one mean probability for all classes
+    anything else                                   ebi        proportions of what is negative, low confidence
+
+Nothing here sees the truth: the conditions are the model's confidence on auxiliary data, how far the update moved its
+answers, and how well the lattice fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from fedspill.attacks.decode import Steps, decoded
+from fedspill.attacks.ebi import ebi_counts
+from fedspill.attacks.label_bayes import Hardness, bayes_counts, class_independent, hardness, leakage
+from fedspill.attacks.label_lattice import SCALED, Lattice, fit, lattice_table, undrifted, unscaled
+from fedspill.attacks.label_posterior import CountGrid, Posterior, certainty, decide, posterior
+from fedspill.attacks.probe import Outlook
+
+TRAINED = 0.05  # mean own probability above chance
+PEAKED = 0.3  # how much surer single answers are than the mean answer
+STILL = 0.5  # samples: the most that drift may move a count, to count as none
+CALM = 0.075  # the same where there is no lattice to turn to, per sample
+FAIR_FIT = 0.03  # of the lattice, per class
+FEW_CLASSES = 50  # too few rare ones below for a lattice to be seen
+BLUR = 0.6  # relative doubt about a mean probability at the end of a violent drift
+
+ROUTES: Final = {
+    "bayes": "factorised Bayes: the model's confidence in each class measured on labelled auxiliary data",
+    "measured": "mean probability measured on auxiliary inputs, counts decoded",
+    "uniform": "mean probability taken as uniform: an untrained model is assumed",
+    "lattice": "drift read off the update: rare classes must have whole counts; an untrained model is assumed",
+    "scaled": "unknown scale (clipping) read off the update; an untrained model is assumed",
+    "blurred": "mean probability of start and end model, with much doubt: violent drift of an untrained model",
+    "ebi": "proportions of the negative part of the gradient: nothing better fits, low confidence",
+}
+# Where a model of the samples is assumed, single counts are less sure than they look: p stands for p ** 1.5. Set on
+# development seeds (docs/design/labels.md); the expected success rate needed no such correction.
+_MODELLED: Final = ("bayes", "blurred", "ebi")
+_HUMILITY: Final = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Counts of several origins, how sure each is, and how they were read."""
+
+    counts: Tensor  # (origins, classes) int64
+    sure: Tensor  # (origins, classes) probability that a class's count is exact
+    expected: Tensor  # (origins,) expected share of labels that are right
+    routes: tuple[str, ...]
+
+
+def read(bias: Tensor, steps: Steps, outlook: Outlook | None, *, plain: bool = True) -> Reading:
+    """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up."""
+    origins, classes = bias.shape
+    seen = outlook or Outlook(torch.full_like(bias, 1 / classes), torch.zeros_like(bias), 1)
+    route = _choose(bias, steps, outlook, seen, plain)
+    counts = torch.zeros(origins, classes, dtype=torch.int64)
+    sure = torch.zeros(origins, classes, dtype=torch.float64)
+    expected = torch.zeros(origins, dtype=torch.float64)
+    for name in set(route.names):
+        rows = torch.tensor([index for index, other in enumerate(route.names) if other == name])
+        found = _posterior(name, bias[rows], steps, _rows(seen, rows), route.lattice, rows, doubt=False)
+        counts[rows] = decide(found)
+        if name in ("lattice", "scaled"):
+            found = _posterior(name, bias[rows], steps, _rows(seen, rows), route.lattice, rows, doubt=True)
+        sure[rows], expected[rows] = certainty(found, counts[rows])
+        if name in _MODELLED:
+            sure[rows] = sure[rows].pow(_HUMILITY)
+    return Reading(counts, sure, expected, route.names)
+
+
+@dataclass(frozen=True, eq=False)
+class _Route:
+    names: tuple[str, ...]
+    lattice: Lattice | None
+
+
+def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, plain: bool) -> _Route:
+    origins, classes = bias.shape
+    if not plain:
+        return _Route(("ebi",) * origins, None)
+    trained = _trained(seen, classes)
+    peaked = (seen.peak > PEAKED) if seen.peak is not None else torch.zeros(origins, dtype=torch.bool)
+    moved = _moved(seen, steps)
+    most = STILL if classes >= FEW_CLASSES else CALM * steps.samples  # without a lattice, a measured path is next best
+    still = (moved.amax(1) < most) if steps.number > 1 else torch.ones(origins, dtype=torch.bool)
+    whole = undrifted(bias, seen.start, steps)
+    if seen.end is None and steps.number > 1:
+        still = still & whole
+    wild = torch.zeros(origins, dtype=torch.bool) if seen.end is None else ~seen.end.isfinite().all(1)
+    lattice = None
+    on_lattice = scaled = torch.zeros(origins, dtype=torch.bool)
+    if classes >= FEW_CLASSES:
+        end = None if seen.end is None else torch.where(seen.end.isfinite(), seen.end, seen.start)
+        lattice = fit(bias, seen.start, end, steps)
+        on_lattice = lattice.score < FAIR_FIT * classes
+        shrunk = lattice.kind == SCALED
+        scaled = on_lattice & shrunk & ~unscaled(bias, seen.start, steps)
+        # A model that broke down may end where it began: the update itself says whether it stayed there.
+        still = still & ~(on_lattice & ~shrunk & (lattice.time < 0.9 * steps.number) & ~whole)
+    names = []
+    for index in range(origins):
+        if bool(trained[index]):
+            names.append("bayes")
+        elif bool(peaked[index]):
+            names.append("ebi")
+        elif bool(scaled[index]):
+            names.append("scaled")
+        elif bool(still[index]):
+            names.append("measured" if outlook is not None else "uniform")
+        elif bool(on_lattice[index]):
+            names.append("lattice")
+        elif seen.end is not None and not bool(wild[index]):
+            names.append("blurred")
+        elif seen.end is None and (classes < FEW_CLASSES or bool(whole[index])):
+            names.append("measured" if outlook is not None else "uniform")
+        else:
+            names.append("ebi")
+    return _Route(tuple(names), lattice)
+
+
+def _trained(seen: Outlook, classes: int) -> Tensor:
+    """(origins,) whether the model knows classes apart, on labelled samples."""
+    if seen.start_confusion is None:
+        return torch.zeros(len(seen.start), dtype=torch.bool)
+    own = seen.start_confusion.diagonal(dim1=1, dim2=2).mean(1)
+    return own - 1 / classes > TRAINED
+
+
+def _moved(seen: Outlook, steps: Steps) -> Tensor:
+    """(origins, classes) how far drift may move a count, in samples, if it went straight from start to end."""
+    if seen.end is None:
+        return torch.zeros_like(seen.start)
+    return 0.5 * steps.unit * steps.number * (seen.end - seen.start).abs().nan_to_num(torch.inf)
+
+
+def _posterior(
+    route: str, bias: Tensor, steps: Steps, seen: Outlook, lattice: Lattice | None, rows: Tensor, *, doubt: bool
+) -> Posterior:
+    if route == "bayes":
+        return _bayes(bias, steps, _mixed(seen, steps))
+    if route in ("measured", "uniform"):
+        middle = seen.start if seen.end is None else 0.5 * (seen.start + seen.end)
+        inputs = steps.samples * seen.variance * (1 + steps.samples / seen.inputs)
+        noise = (inputs + (0.5 * _moved(seen, steps)).square()).sqrt()
+        return decoded(steps.unit * (steps.number * middle - bias), steps, noise)
+    if route in ("lattice", "scaled"):
+        assert lattice is not None
+        chosen = Lattice(*(getattr(lattice, name)[rows] for name in Lattice.__dataclass_fields__))
+        end = None if seen.end is None else torch.where(seen.end.isfinite(), seen.end, seen.start)
+        table, grid = lattice_table(chosen, bias, seen.start, end, steps, doubt=doubt)
+        return posterior(table, grid, steps.samples)
+    if route == "blurred":
+        assert seen.end is not None
+        middle = (seen.start + (steps.number - 1) * seen.end) / steps.number
+        return _bayes(bias, steps, class_independent(middle, BLUR))
+    return _proportions(bias, steps)
+
+
+def _bayes(bias: Tensor, steps: Steps, model: Hardness) -> Posterior:
+    pushed = -bias * (steps.samples / steps.number)
+    first = ebi_counts(bias, torch.full((len(bias),), steps.samples))
+    return bayes_counts(pushed, model, steps.samples, first)
+
+
+def _mixed(seen: Outlook, steps: Steps) -> Hardness:
+    """What local training meets: the start model in the first step, close to the end model in the others."""
+    assert seen.start_confusion is not None
+    assert seen.start_second is not None
+    if seen.end_confusion is None or seen.end_second is None or steps.number == 1:
+        return hardness(seen.start_confusion, seen.start_second, seen.per_class)
+    first = 1 / steps.number
+    sound = seen.end_confusion.isfinite().all(2).all(1)
+    late = torch.where(sound[:, None, None], seen.end_confusion, seen.start_confusion)
+    late_second = torch.where(sound[:, None], seen.end_second, seen.start_second)
+    return hardness(
+        first * seen.start_confusion + (1 - first) * late,
+        first * seen.start_second + (1 - first) * late_second,
+        seen.per_class,
+    )
+
+
+def _proportions(bias: Tensor, steps: Steps) -> Posterior:
+    """EBI's counts as a broad guess: its own scale, half as much doubt as it says, and a sample more or less."""
+    guess = ebi_counts(bias, torch.full((len(bias),), steps.samples)).double()
+    noise = 0.5 * guess + 1
+    grid = CountGrid.around(guess - 4 * noise, guess + 4 * noise, steps.samples)
+    table = -0.5 * ((grid.counts - guess[..., None]) / noise[..., None]).square()
+    return posterior(table, grid, steps.samples)
+
+
+def _rows(seen: Outlook, rows: Tensor) -> Outlook:
+    """The outlook of some of the origins."""
+    kept: dict[str, Any] = {}
+    for name in Outlook.__dataclass_fields__:
+        value = getattr(seen, name)
+        kept[name] = value[rows] if isinstance(value, Tensor) else value
+    return Outlook(**kept)
+
+
+def bias_from_weights(weight_sums: Tensor, steps: Steps, outlook: Outlook | None) -> Tensor:
+    """What the last bias would have received, from the weight gradient summed over features (origins, classes).
+
+    Where features hardly differ between samples, weight and bias gradient are proportional; the factor is read off the
+    absent classes, whose gradient is their mean probability, or, for a trained model, off the size of the gradient that
+    its confidence lets expect.
+    """
+    classes = weight_sums.shape[1]
+    start = torch.full_like(weight_sums, 1 / classes) if outlook is None else outlook.start
+    factor = (weight_sums / (steps.number * start.clamp_min(1e-9))).median(1, keepdim=True).values
+    if outlook is not None and bool(_trained(outlook, classes).any()):
+        model = _mixed(outlook, steps)
+        counts = ebi_counts(weight_sums, torch.full((len(weight_sums),), steps.samples)).double()
+        leak, _ = leakage(counts, model)
+        expected = (counts * model.mean - leak).clamp_min(0).sum(1, keepdim=True) * (steps.number / steps.samples)
+        measured = (-weight_sums).clamp_min(0).sum(1, keepdim=True)
+        factor = torch.where(_trained(outlook, classes)[:, None], measured / expected.clamp_min(1e-9), factor)
+    # Features that cancel out (tanh, GELU) give a factor of either sign or none; then only proportions are left.
+    typical = weight_sums.abs().mean(1, keepdim=True).clamp_min(1e-30)
+    return weight_sums / torch.where(factor > 1e-6 * typical, factor, typical)

@@ -1,0 +1,224 @@
+"""Decaf: both solvers on federations whose compositions are known, the null test, refusal, and the pure functions."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedspill.attacks.decaf import Composition, Decaf, over_rounds
+from fedspill.attacks.decaf_paper import descent, null_classes, read_out
+from fedspill.attacks.local_changes import Optimizer
+from fedspill.attacks.path_bases import Probe, inner_products, membership
+from fedspill.attacks.simplex import cone_fit, simplex_fit
+from fedspill.data.base import Dataset
+from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.errors import Unfit
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.federation.local import LocalTraining
+from fedspill.guesses import Proportions
+from fedspill.metrics.proportions import CompositionL1, FalseNulls, NullRecall
+from fedspill.models.heads import last_linear
+from fedspill.partitions.shares import share_out
+from fedspill.registry import make
+from fedspill.seeds import generator
+from fedspill.threat import CURIOUS_CLIENT, CURIOUS_SERVER
+from fedspill.trace import MemoryTrace
+
+ROWS = ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1), (4, 0, 3, 0, 0, 2, 0, 1, 0, 0), (0, 0, 0, 5, 0, 0, 0, 0, 5, 0))
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    loaded: Dataset = make("datasets", "digits").load()
+    return loaded
+
+
+def recorded(
+    digits: Dataset,
+    training: LocalTraining,
+    *,
+    seed: int = 5,
+    rounds: int = 1,
+    activation: str = "relu",
+    defenses: tuple[Any, ...] = (),
+) -> tuple[MemoryTrace, dict[str, Any]]:
+    split = make("partitions", "compositions", {"table": ROWS, "samples": 150, "reuse": True})
+    shares = share_out(digits, split, len(ROWS), auxiliary=25, rng=generator(seed, "shares"))
+    spec = make("models", "mlp", {"widths": [48], "activation": activation})
+    build = partial(spec.build, digits.shape, 10, seed=seed)
+    head = last_linear(build())
+    optimizer = {"name": training.optimizer, "momentum": training.momentum, "weight_decay": training.weight_decay}
+    trace = MemoryTrace({
+        "classes": 10, "head_weight": head.weight, "head_bias": head.bias, "batch_size": training.batch_size,
+        "local_lr": training.lr, "local_epochs": training.epochs, "optimizer": optimizer,
+    })  # fmt: skip
+    settings = Settings(rounds=rounds, training=training, defenses=defenses)
+    Horizontal(build(), list(shares.clients), settings, seed, 10, trace).run()
+    return trace, {"architecture": build, "aux_data": shares.auxiliary}
+
+
+def guessed(trace: MemoryTrace, known: dict[str, Any], **options: Any) -> Proportions:
+    guess = make("attacks", "decaf", options)(trace.view(CURIOUS_SERVER, knowledge=known), seed=1)
+    assert isinstance(guess, Proportions)
+    return guess
+
+
+def error(guess: Proportions, trace: MemoryTrace) -> float:
+    return CompositionL1().score(guess, trace.truth()).value
+
+
+SGD = LocalTraining(lr=0.05, batch_size=16)
+
+
+def test_one_step_is_linear_in_the_shares_and_read_almost_exactly(digits: Dataset) -> None:
+    trace, known = recorded(digits, LocalTraining(lr=0.1, batch_size=150))
+    guess = guessed(trace, known)
+    assert error(guess, trace) < 0.06
+    assert bool((guess.agreement > 0.95).all())
+
+
+def test_ours_beats_the_published_algorithm_on_an_epoch_of_steps(digits: Dataset) -> None:
+    trace, known = recorded(digits, SGD)
+    paper, ours = guessed(trace, known, solver="paper"), guessed(trace, known)
+    assert error(ours, trace) < 0.6 * error(paper, trace)
+    assert error(paper, trace) < 0.6  # uniform gets about 1
+
+
+@pytest.mark.parametrize("training", [replace(SGD, momentum=0.9, lr=0.01), replace(SGD, weight_decay=0.01)])
+def test_momentum_and_weight_decay_are_taken_out(digits: Dataset, training: LocalTraining) -> None:
+    trace, known = recorded(digits, training)
+    right = error(guessed(trace, known), trace)
+    trace.protocol["optimizer"] = "sgd"
+    assert right < 0.25
+    assert right < error(guessed(trace, known, null_removal=False), trace)
+
+
+def test_adam_is_read_from_the_bias_alone(digits: Dataset) -> None:
+    trace, known = recorded(digits, LocalTraining(optimizer="adam", lr=0.001, batch_size=16))
+    ours, paper = guessed(trace, known), guessed(trace, known, solver="paper")
+    assert error(ours, trace) < error(paper, trace)
+
+
+def test_adadelta_takes_the_published_route(digits: Dataset) -> None:
+    trace, known = recorded(digits, LocalTraining(optimizer="adadelta", lr=1.0, batch_size=16))
+    assert torch.equal(guessed(trace, known).shares, guessed(trace, known, solver="paper").shares)
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_every_absent_class_is_found_where_the_theorem_holds(digits: Dataset, epochs: int) -> None:
+    trace, known = recorded(digits, replace(SGD, epochs=epochs))
+    for guess in (guessed(trace, known), guessed(trace, known, solver="paper")):
+        assert NullRecall().score(guess, trace.truth()).value == 1
+        assert FalseNulls().score(guess, trace.truth()).value <= 0.1
+    assert any("sign theorem" in note for note in guessed(trace, known).notes)
+
+
+def test_exactness_is_not_claimed_for_other_features_or_decay(digits: Dataset) -> None:
+    for training, activation in ((SGD, "leaky-relu"), (replace(SGD, weight_decay=0.001), "relu")):
+        trace, known = recorded(digits, training, activation=activation)
+        guess = guessed(trace, known)
+        assert any("heuristic" in note for note in guess.notes)
+        assert NullRecall().score(guess, trace.truth()).value >= 0.95
+
+
+def test_pure_noise_is_not_answered(digits: Dataset) -> None:
+    trace, known = recorded(digits, SGD, defenses=(ClipNoise(clip=None, sigma=5.0),))
+    guess = guessed(trace, known, least_agreement=0.3)
+    assert not bool(guess.answered.any())
+    assert CompositionL1().score(guess, trace.truth()).status == "unscored"
+
+
+def test_rounds_are_joined_for_each_client_and_every_message_has_an_answer(digits: Dataset) -> None:
+    trace, known = recorded(digits, SGD, rounds=3)
+    joined, single = guessed(trace, known), guessed(trace, known, rounds="single")
+    assert joined.of == single.of
+    assert len(joined.of) == 9
+    for client in range(3):
+        rows = [i for i, origin in enumerate(joined.of) if origin.sender == f"client:{client}"]
+        assert all(torch.equal(joined.shares[i], joined.shares[rows[0]]) for i in rows)
+    assert error(joined, trace) <= error(single, trace)
+
+
+def test_a_thousand_clients_are_decomposed_in_one_call(digits: Dataset) -> None:
+    trace, known = recorded(digits, LocalTraining(lr=0.1, batch_size=150))
+    model, *updates = (m for m in trace.messages() if m.kind in ("model", "update"))
+    many = [replace(updates[k % 3], sender=f"client:{k}") for k in range(1000)]
+    guess = guessed(MemoryTrace.of([model, *many], trace.protocol), known, points=1)
+    assert guess.shares.shape == (1000, 10)
+    assert torch.allclose(guess.shares[0], guess.shares[999], atol=1e-9)
+
+
+def test_a_curious_client_cannot_run_it(digits: Dataset) -> None:
+    trace, known = recorded(digits, SGD)
+    with pytest.raises(Unfit, match="update"):
+        Decaf()(trace.view(CURIOUS_CLIENT, me="client:0", knowledge=known), seed=1)
+
+
+def test_algorithm_1_is_its_loop() -> None:
+    change = torch.tensor([[-1.0, 0.0, -2.0], [-1.0, 0.5, -3.0], [-1.0, 0.0005, -1.0]])
+    assert null_classes(change, 0.0).tolist() == [True, False, False]
+    assert null_classes(change, 0.001).tolist() == [True, False, True]
+
+
+def test_descent_reaches_the_constrained_least_squares_solution() -> None:
+    rng = torch.Generator().manual_seed(0)
+    bases = torch.randn(4, 40, generator=rng, dtype=torch.float64)
+    target = torch.tensor([0.7, 0.0, 0.2, -0.3], dtype=torch.float64) @ bases
+    columns = torch.cat([bases, target[None]])
+    exact, agreement = cone_fit(columns @ columns.T)
+    assert torch.allclose(descent(bases, target, 3000, 1.0), exact, atol=1e-6)
+    assert 0 < agreement < 1
+
+
+def test_the_two_readings_of_equation_21() -> None:
+    factors, calibrator = torch.tensor([3.0, 1.0]), torch.tensor(2.0)
+    assert read_out(factors, calibrator, "sum").tolist() == [5 / 8, 3 / 8]
+    assert read_out(factors, calibrator, "share").tolist() == pytest.approx([4 / 6, 2 / 6])
+    assert read_out(factors, None, "sum").tolist() == [0.75, 0.25]
+
+
+def test_the_simplex_fit_recovers_shares_and_keeps_to_what_is_allowed() -> None:
+    rng = torch.Generator().manual_seed(1)
+    bases = torch.randn(5, 60, generator=rng, dtype=torch.float64)
+    shares = torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0], dtype=torch.float64)
+    columns = torch.cat([bases, (shares @ bases)[None]])
+    found, agreement = simplex_fit(columns @ columns.T, torch.ones(5, dtype=torch.bool))
+    assert torch.allclose(found, shares, atol=1e-6)
+    assert agreement > 1 - 1e-6
+    found, _ = simplex_fit(columns @ columns.T, torch.tensor([False, True, True, True, True]))
+    assert float(found[0]) == 0
+    assert float(found.sum()) == pytest.approx(1)
+
+
+def test_whitened_inner_products_equal_the_dense_inverse() -> None:
+    rng = torch.Generator().manual_seed(2)
+    features, labels = torch.rand(12, 4, generator=rng, dtype=torch.float64), torch.arange(12) % 3
+    errors = torch.randn(12, 3, generator=rng, dtype=torch.float64)
+    probe, shares = Probe(features, errors, labels), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    columns = torch.randn(4, 3, 4, generator=rng, dtype=torch.float64)
+    samples = torch.einsum("no,nf->nof", errors, features).flatten(1)
+    centred = samples - (membership(labels, 3) @ samples)[labels]
+    covariance: Tensor = (centred * (shares[labels] / 4)[:, None]).T @ centred
+    covariance = covariance + 0.1 * covariance.trace() / 12 * torch.eye(12)
+    dense = columns.flatten(1) @ torch.linalg.solve(covariance, columns.flatten(1).T)
+    assert torch.allclose(inner_products(columns, probe, shares, 0.1), dense, rtol=1e-6)
+
+
+def test_momentum_counts_as_more_steps() -> None:
+    assert Optimizer().unit_steps(7) == 7
+    velocity, moved = 0.0, 0.0
+    for _ in range(7):
+        velocity = 0.9 * velocity + 1
+        moved += velocity
+    assert Optimizer(momentum=0.9).unit_steps(7) == pytest.approx(moved)
+
+
+def test_a_round_that_agrees_outweighs_one_that_does_not() -> None:
+    good = Composition(torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([False, True]), 0.99)
+    bad = Composition(torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([True, False]), 0.3)
+    joined, _ = over_rounds(["a", "a"], [good, bad], weighted=True)
+    assert float(joined.shares[0]) > 0.99
+    assert joined.null.tolist() == [False, True]

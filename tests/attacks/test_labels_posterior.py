@@ -1,0 +1,242 @@
+"""Posterior, lattice and Bayes: exact where exactness is known, consistent with brute force where it is small."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedspill.attacks.decode import Steps, decoded
+from fedspill.attacks.label_bayes import bayes_counts, hardness
+from fedspill.attacks.label_lattice import SCALED, SLOW, VIOLENT, fit
+from fedspill.attacks.label_posterior import (
+    CountGrid,
+    apportioned,
+    best_tails,
+    certainty,
+    decide,
+    posterior,
+    rounded_means,
+)
+from fedspill.attacks.label_rule import read
+from fedspill.attacks.probe import Outlook
+from fedspill.federation.schedule import Schedule
+
+
+def rng(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def unbalanced(classes: int, samples: int, number: int, seed: int) -> Tensor:
+    """True counts (number, classes): half of one class, a quarter of another, the rest of any."""
+    made = torch.zeros(number, classes, dtype=torch.int64)
+    for row in made:
+        a, b = torch.randint(classes, (2,), generator=rng(seed)).tolist()
+        labels = torch.randint(classes, (samples - samples // 2 - samples // 4,), generator=rng(seed + 1))
+        row += torch.bincount(labels, minlength=classes)
+        row[a] += samples // 2
+        row[b] += samples // 4
+        seed += 2
+    return made
+
+
+def table_of(classes: int, samples: int, seed: int) -> tuple[Tensor, CountGrid]:
+    grid = CountGrid.around(torch.zeros(1, classes), torch.full((1, classes), float(samples)), samples)
+    return 2 * torch.randn(1, classes, samples + 1, generator=rng(seed), dtype=torch.float64), grid
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_marginals_are_close_to_those_of_brute_force(seed: int) -> None:
+    """Of the even prior; the sum over the other classes is taken as normal, so close is all that can be asked."""
+    classes, samples = 5, 8
+    _, grid = table_of(classes, samples, seed)
+    table = -0.3 * (grid.counts - 3 * torch.rand(1, classes, 1, generator=rng(seed), dtype=torch.float64)).square()
+    found = posterior(table, grid, samples, torch.arange(9) == 0)  # the even prior alone: multinomial
+    exact = torch.zeros(classes, samples + 1, dtype=torch.float64)
+    for counts in itertools.product(range(samples + 1), repeat=classes):
+        if sum(counts) == samples:
+            weight = sum(float(table[0, c, k] - torch.lgamma(torch.tensor(k + 1.0))) for c, k in enumerate(counts))
+            for c, k in enumerate(counts):
+                exact[c, k] += torch.tensor(weight).exp().double()
+    exact /= exact.sum(1, keepdim=True)
+    assert float((found.marginals[0] - exact).abs().max()) < 0.05
+    assert torch.allclose(found.marginals.sum(2), torch.ones(1, classes, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_tails_are_the_best(seed: int) -> None:
+    """No other counts of the same sum have a larger expected overlap, by brute force."""
+    classes, samples = 4, 6
+    table, grid = table_of(classes, samples, seed)
+    found = posterior(table, grid, samples)
+    chosen = best_tails(found)
+    tails = found.marginals[0].flip(1).cumsum(1).flip(1)
+
+    def overlap(counts: tuple[int, ...]) -> float:
+        return sum(float(tails[c, 1 : k + 1].sum()) for c, k in enumerate(counts))
+
+    best = max(overlap(c) for c in itertools.product(range(samples + 1), repeat=classes) if sum(c) == samples)
+    assert overlap(tuple(chosen[0].tolist())) == pytest.approx(best)
+    _, expected = certainty(found, chosen)
+    assert float(expected) == pytest.approx(best / samples)
+
+
+@pytest.mark.parametrize(("classes", "samples"), [(1, 1), (2, 1), (10, 128), (1000, 3), (3, 4096), (1000, 4096)])
+def test_decisions_add_up_for_any_size(classes: int, samples: int) -> None:
+    amounts = torch.rand(3, classes, generator=rng(0), dtype=torch.float64)
+    amounts = amounts * samples / amounts.sum(1, keepdim=True)
+    found = decoded(amounts, Steps.of(Schedule(samples, samples)))
+    for counts in (decide(found), best_tails(found), rounded_means(found), apportioned(amounts, samples)):
+        assert counts.sum(1).tolist() == [samples] * 3
+        assert int(counts.min()) >= 0
+
+
+def test_wide_grids_keep_the_mean() -> None:
+    """With a stride above 1 the posterior of a broad likelihood stays where it is."""
+    middle = torch.tensor([[3000.0, 900.0, 196.0]], dtype=torch.float64)
+    grid = CountGrid.around(middle - 500, middle + 500, 4096)
+    assert int(grid.stride.max()) > 1
+    table = -0.5 * ((grid.counts - middle[..., None]) / 60).square()
+    found = posterior(table, grid, 4096)
+    assert torch.allclose(found.mean, middle, atol=40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "time", "scale"), [(SLOW, 6.5, 1.0), (VIOLENT, 8.6, 1.0), (SCALED, 10.0, 0.31), (SCALED, 10.0, 0.05)]
+)
+def test_the_lattice_finds_drift_and_scale(kind: int, time: float, scale: float) -> None:
+    classes, samples = 100, 130
+    steps = Steps.of(Schedule(samples, 13))
+    true = unbalanced(classes, samples, 8, seed=5)
+    start = (0.3 * torch.randn(8, classes, generator=rng(1), dtype=torch.float64)).softmax(1)
+    end = (0.8 * torch.randn(8, classes, generator=rng(2), dtype=torch.float64)).softmax(1)
+    summed = start + time * end if kind == VIOLENT else time * start
+    bias = summed - true / 13
+    if kind != SCALED:  # the major classes take what is left of the ten steps' probability
+        major = true > 10
+        bias = bias + (major * (10 - summed.sum(1, keepdim=True)) / major.sum(1, keepdim=True))
+    found = fit(scale * bias, start, end, steps)
+    assert (found.kind == kind).all()
+    assert (found.score < 0.03 * classes).all()
+    small = found.small
+    assert bool((found.amounts.round()[small] == true.double()[small]).all())
+
+
+def test_a_clipped_gradient_is_read_at_its_own_scale() -> None:
+    true = unbalanced(100, 128, 10, seed=9)
+    bias = 0.13 * (torch.full((10, 100), 0.01, dtype=torch.float64) - true / 128)
+    reading = read(bias, Steps.of(Schedule(128, 128)), None)
+    assert set(reading.routes) == {"scaled"}
+    assert int((reading.counts - true).abs().sum()) <= 10
+
+
+def test_an_untrained_model_is_read_exactly_without_any_auxiliary_data() -> None:
+    true = unbalanced(100, 128, 10, seed=3)
+    bias = torch.full((10, 100), 0.01, dtype=torch.float64) - true / 128
+    reading = read(bias, Steps.of(Schedule(128, 128)), None)
+    assert reading.counts.tolist() == true.tolist()
+    assert set(reading.routes) == {"uniform"}
+    assert float(reading.expected.min()) > 0.99
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_bayes_beats_both_even_and_proportional_guesses(even: bool) -> None:
+    """A model of 20 classes whose samples lose between 0 and all of their probability, half of it to one neighbour."""
+    classes, samples, number = 20, 128, 20
+    confusion, second, draw_one = toy_model(classes)
+    generator = rng(4)
+    if even:
+        labels = [torch.randint(classes, (samples,), generator=generator) for _ in range(number)]
+        true = torch.stack([torch.bincount(each, minlength=classes) for each in labels])
+    else:
+        true = unbalanced(classes, samples, number, seed=21)
+    pushed = torch.stack([draw_one(row, generator) for row in true])
+    model = hardness(confusion.expand(number, -1, -1), second.expand(number, -1), 1000.0)
+    from fedspill.attacks.ebi import ebi_counts
+
+    first = ebi_counts(-pushed, torch.full((number,), samples))
+    found = bayes_counts(pushed, model, samples, first)
+    counts = decide(found)
+
+    def success(guess: Tensor) -> float:
+        return float(torch.minimum(guess, true).sum() / true.sum())
+
+    flat = torch.full_like(true, samples // classes)
+    assert success(counts) > max(success(first), success(flat))
+    _, expected = certainty(found, counts)
+    assert abs(float(expected.mean()) - success(counts)) < 0.1
+
+
+def toy_model(classes: int):  # type: ignore[no-untyped-def]
+    hard = torch.linspace(0.2, 0.7, classes, dtype=torch.float64)
+    flow = 0.5 * torch.eye(classes, dtype=torch.float64).roll(1, 1) + 0.5 / classes
+    flow = flow * (1 - torch.eye(classes, dtype=torch.float64))
+    flow = flow / flow.sum(1, keepdim=True)
+    confusion = hard[:, None] * flow + torch.diag(1 - hard)
+    second = hard.square() + hard * (1 - hard) / 3
+
+    def draw_one(counts: Tensor, generator: torch.Generator) -> Tensor:
+        """y of one batch: each sample's loss is Beta distributed with that mean and variance hard (1 - hard) / 3."""
+        pushed = torch.zeros(classes, dtype=torch.float64)
+        for label in torch.repeat_interleave(counts).tolist():
+            high = torch.rand((), generator=generator, dtype=torch.float64) < hard[label]
+            lost = (hard[label] + (0.58 if high else -0.58) * (1 - hard[label] if high else hard[label])).clamp(0, 1)
+            pushed[label] += lost
+            pushed -= lost * flow[label]
+        return pushed
+
+    return confusion, second, draw_one
+
+
+def test_every_route_is_taken_somewhere() -> None:
+    """Conditions on what is observed, one case each."""
+    steps, classes = Steps.of(Schedule(130, 13)), 100
+    true = unbalanced(classes, 130, 4, seed=30)
+    start = torch.full((4, classes), 0.01, dtype=torch.float64)
+    calm = 10 * start - true / 13
+    zeros = torch.zeros_like(start)
+    knowing = 0.5 * torch.eye(classes, dtype=torch.float64).expand(4, -1, -1) + 0.005
+    assert set(read(calm, steps, None).routes) == {"uniform"}
+    slowed = 7 * start - true / 13  # absent classes show less than ten steps of their probability
+    assert set(read(slowed, steps, None).routes) == {"lattice"}
+    assert set(read(calm, steps, Outlook(start, zeros, 64, end=start)).routes) == {"measured"}
+    labelled = Outlook(start, zeros, 64, end=start, start_confusion=knowing, start_second=zeros + 0.3, per_class=10.0)
+    assert set(read(calm, steps, labelled).routes) == {"bayes"}
+    assert set(read(calm, steps, None, plain=False).routes) == {"ebi"}
+    wild = torch.randn(4, classes, generator=rng(3), dtype=torch.float64)
+    end = (3 * wild).softmax(1)
+    assert set(read(wild - wild.mean(1, keepdim=True), steps, Outlook(start, zeros, 64, end=end)).routes) == {"blurred"}
+    peaked = Outlook(start, zeros, 64, torch.full((4,), 0.6, dtype=torch.float64), end=end)
+    assert set(read(calm, steps, peaked).routes) == {"ebi"}
+
+
+@pytest.mark.parametrize(("samples", "step"), [(128, 13), (256, 26), (512, 52), (1024, 103)])
+def test_large_batches_without_drift_are_not_mistaken_for_drift(samples: int, step: int) -> None:
+    """Where most classes have samples, one less of each fits a lattice too: no drift comes first."""
+    schedule, classes = Schedule(samples, step), 100
+    generator = rng(41)
+    labels = torch.randint(classes, (3, samples), generator=generator)
+    labels[:, : min(samples // 2, 100)] = 7
+    labels = labels[:, torch.randperm(samples, generator=generator)]
+    bias = torch.zeros(3, classes, dtype=torch.float64)
+    at = 0
+    for size in schedule.sizes():
+        here = labels[:, at : at + size]
+        bias += 1 / classes - torch.stack([torch.bincount(row, minlength=classes) for row in here]) / size
+        at += size
+    true = torch.stack([torch.bincount(row, minlength=classes) for row in labels])
+    assert torch.equal(read(bias, Steps.of(schedule), None).counts, true)
+
+
+def test_whole_counts_are_not_mistaken_for_a_clipped_update() -> None:
+    """Whole numbers fit a lattice of half the spacing; a class whose probability was measured badly must not decide."""
+    schedule, classes = Schedule(128, 128), 100
+    true = unbalanced(classes, 128, 6, seed=43)
+    start = torch.full((6, classes), 1e-4, dtype=torch.float64)
+    start[:, :2] = 0.495
+    bias = start - true / 128
+    off = torch.zeros(classes, dtype=torch.float64)
+    off[0], off[1] = 4.1 / 128, -4.1 / 128
+    reading = read(bias + off, Steps.of(schedule), Outlook(start, (start * 0.1).square(), 64))
+    assert set(reading.routes) == {"measured"}
+    assert bool((torch.minimum(reading.counts, true).sum(1) >= 0.95 * 128).all())
