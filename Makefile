@@ -17,7 +17,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 setup: $(VENV)/.ready
 
 audit: setup
-	$(BIN)/fedspill audit --out fedspill-audit
+	$(BIN)/fedspill audit --out fedspill-audit --workers $(WORKERS)
 
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS)

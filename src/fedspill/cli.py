@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedspill.audit import commands as audit_commands
 from fedspill.errors import ExitCode, FedspillError, UsageError
 from fedspill.terminal import Screen, plain
 
 if TYPE_CHECKING:
     from fedspill.audit.deployment import Deployment
-    from fedspill.audit.findings import Finding
-    from fedspill.trace import Trace
 
 app = typer.Typer(
     help="Measures what a federated-learning deployment leaks, to whom, how surely, and what stops it.",
@@ -32,6 +34,7 @@ Listable = Literal["attacks", "defenses", "metrics", "datasets", "partitions", "
 
 def main() -> None:
     """The entry point: our errors become one message and an exit code; anything else is never a success."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except FedspillError as error:
@@ -40,6 +43,25 @@ def main() -> None:
     except KeyboardInterrupt:
         Screen().error("Interrupted.")
         sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:
+        # A fault of ours. Not its text, which may quote data; and not Python's own code 1, which means findings.
+        if os.environ.get("FEDSPILL_DEBUG"):
+            raise
+        Screen().error(
+            f"Internal error: {type(error).__name__} {_place_of(error)}. Please report it; FEDSPILL_DEBUG=1 shows all."
+        )
+        sys.exit(ExitCode.INCOMPLETE)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does, with the code that shells expect."""
+    sys.exit(128 + number)
+
+
+def _place_of(error: BaseException) -> str:
+    from fedspill.audit.worker import place_of
+
+    return place_of(error)
 
 
 @app.command("list")
@@ -109,6 +131,7 @@ def attack(
     json_file: JsonFile = None,
 ) -> None:
     """Runs one attack on a recorded trace and scores it."""
+    from fedspill.audit.recorded import recorded_knowledge
     from fedspill.registry import entries, make
     from fedspill.threat import adversary as named_adversary
     from fedspill.tracefolder import FolderTrace
@@ -117,7 +140,13 @@ def attack(
     made = make("attacks", name, dict(map(_option, set_ or [])))
     threat = named_adversary(adversary)
     recorded = FolderTrace(trace, partial=partial)
-    guess = made(recorded.view(threat, me="client:0", knowledge=_knowledge(recorded, data_dir)), seed=seed, limit=limit)
+    for event in recorded.events:
+        Screen().say(f"round {event.round}, {plain(event.party)}: {plain(event.what)}")
+    guess = made(
+        recorded.view(threat, me="client:0", knowledge=recorded_knowledge(recorded.protocol, data_dir)),
+        seed=seed,
+        limit=limit,
+    )
     truth = recorded.truth()
     metrics = [make("metrics", entry.name) for entry in entries("metrics")]
     scores = {metric.name: metric.score(guess, truth) for metric in metrics if isinstance(guess, metric.guesses)}
@@ -126,63 +155,12 @@ def attack(
         for metric, s in scores.items()
     ]
     Screen().table(["metric", "value", "95 % interval", "n", "chance"], rows)
-    as_json = {
-        metric: {"value": s.value, "low": s.low, "high": s.high, "n": s.n, "chance": s.chance, "status": s.status}
-        for metric, s in scores.items()
-    }
+    as_json = {}
+    for metric, score in scores.items():
+        numbers = {"value": score.value, "low": score.low, "high": score.high, "chance": score.chance}
+        finite = {word: number if math.isfinite(number) else None for word, number in numbers.items()}
+        as_json[metric] = {**finite, "n": score.n, "status": score.status}
     _write_json(json_file, {"attack": name, "adversary": adversary, "scores": as_json, "notes": list(guess.notes)})
-
-
-@app.command()
-def audit(
-    plan: Annotated[Path | None, typer.Argument(help="The plan (TOML); default: a small federation on digits.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for report.html and audit.json.")] = Path("fedspill-audit"),
-    data_dir: DataDir = None,
-    device: Device = "cpu",
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes for client training.")] = 1,
-    fail_on: Annotated[
-        Literal["low", "medium", "high", "critical"] | None, typer.Option(help="Exit 1 at or above this severity.")
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report."""
-    from fedspill import __version__
-    from fedspill.audit.deployment import Deployment
-    from fedspill.audit.findings import ranked
-    from fedspill.audit.plan import read_plan
-    from fedspill.audit.runner import run_unit, units_of
-    from fedspill.audit.severity import Severity
-    from fedspill.report.html import write_report
-    from fedspill.trace import MemoryTrace
-
-    screen = Screen()
-    checked = read_plan(plan)
-    _one_thread(device)
-    deployment = Deployment.of(checked, data_dir)
-    screen.say(deployment.describe())
-    trace = MemoryTrace(deployment.protocol(), checked.record.keep())
-    accuracy = _run_federation(deployment, trace, device, workers, screen)
-    units, knowledge = units_of(checked), deployment.knowledge()
-    found = [run_unit(unit, trace, knowledge, checked.seed) for unit in screen.progress(units, "attacks")]
-    findings = ranked(found)
-    result = {
-        "schema": 1,
-        "fedspill": __version__,
-        "deployment": deployment.describe(),
-        "accuracy": accuracy,
-        "seed": checked.seed,
-        "plan": checked.model_dump(mode="json"),
-        "findings": [finding.as_json() for finding in findings],
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    write_report(out / "report.html", result)
-    _write_json(out / "audit.json", result)
-    _write_json(json_file, result)
-    _show_findings(screen, findings)
-    screen.say(f"Report: {out / 'report.html'}")
-    worst = max((finding.severity for finding in findings if finding.status == "ok"), default=Severity.INFO)
-    if fail_on is not None and worst >= Severity[fail_on.upper()]:
-        raise typer.Exit(ExitCode.FINDINGS)
 
 
 @app.command()
@@ -217,7 +195,7 @@ def inspect(
     after: Annotated[Path | None, typer.Option(help="Checkpoint after local training (safetensors).")] = None,
     gradient: Annotated[Path | None, typer.Option(help="One mean gradient (safetensors).")] = None,
     lr: Annotated[float | None, typer.Option(help="The client's learning rate.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples per local step.")] = 1,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per local step; always needed.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples in all.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="Local steps in all.")] = None,
     head: Annotated[str | None, typer.Option(help="Name of the last linear layer (default: found).")] = None,
@@ -229,6 +207,8 @@ def inspect(
 
     if gradient is not None and (before or after):
         raise UsageError("Give either --gradient, or --before and --after.")
+    if batch_size is None:
+        raise UsageError("Expected --batch-size, the samples of a local step or of the gradient's batch.")
     if gradient is not None:
         result = inspect_gradient(gradient, batch_size=batch_size, head=head, unchecked=unchecked)
     elif before is not None and after is not None and lr is not None:
@@ -254,11 +234,18 @@ def inspect(
         screen.say(f"Note: {plain(note)}.")
 
 
+audit_commands.register(app)
+
+
 def _run_federation(deployment: Deployment, recorder: Any, device: str, workers: int, screen: Screen) -> float:
     """All rounds with a progress bar; returns the test accuracy of the global model."""
+    from fedspill.federation.horizontal import Horizontal
     from fedspill.federation.local import accuracy
 
     federation = deployment.federation(recorder, device=device, workers=workers)
+    if not isinstance(federation, Horizontal):
+        federation.run()
+        return accuracy(federation.model, deployment.dataset.test)
     try:
         for number in screen.progress(range(deployment.settings.rounds), "rounds"):
             for event in federation.round(number).events:
@@ -267,47 +254,6 @@ def _run_federation(deployment: Deployment, recorder: Any, device: str, workers:
         federation.close()
     recorder.finish()
     return accuracy(federation.model, deployment.dataset.test.to(device))
-
-
-def _knowledge(trace: Trace, data_dir: Path | None) -> dict[str, Any]:
-    """What the trace's own plan lets an adversary know; less where the data are not at hand."""
-    from fedspill.audit.deployment import Deployment
-    from fedspill.audit.plan import check_plan
-    from fedspill.errors import DataMissing
-
-    if "plan" not in trace.protocol:
-        return {}
-    try:
-        return Deployment.of(check_plan(trace.protocol["plan"], "the plan in the trace"), data_dir).knowledge()
-    except DataMissing as error:
-        Screen().say(f"Note: attacks that need auxiliary data cannot run. {plain(str(error))}")
-        return {}
-
-
-def _show_findings(screen: Screen, findings: list[Finding]) -> None:
-    rows = []
-    for finding in findings:
-        if finding.status == "skipped":
-            continue
-        score = finding.score
-        if finding.status == "ok":
-            value = f"{score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
-            rows.append(
-                [
-                    finding.severity.word,
-                    finding.attack,
-                    finding.adversary,
-                    finding.metric,
-                    value,
-                    f"{score.chance:.3f}",
-                    str(score.n),
-                ]
-            )
-        else:
-            rows.append([finding.status, finding.attack, finding.adversary, finding.why, "", "", ""])
-    screen.table(["severity", "attack", "adversary", "metric", "score [95 %]", "chance", "n"], rows)
-    skipped = sum(finding.status == "skipped" for finding in findings)
-    screen.say(f"{skipped} of {len(findings)} attack-adversary pairs were skipped; the report says why.")
 
 
 def _option(text: str) -> tuple[str, Any]:

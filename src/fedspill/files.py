@@ -8,14 +8,14 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import safetensors
-import safetensors.torch
+import torch
 from torch import Tensor
 
 from fedspill.errors import InputRefused, NotWritten
@@ -32,6 +32,7 @@ class Limits:
 
 
 LIMITS = Limits()
+MOST_ITEMS = 4_000_000  # values in one piece of JSON: as Python objects they take many times the room of their text
 
 
 def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limits = LIMITS) -> dict[str, Tensor]:
@@ -104,17 +105,49 @@ def _refuse_hollow(path: Path, name: str, entry: Any, size: int) -> None:
             raise InputRefused(f"{path}: {name!r} declares a dimension of {dimension:,} in a file of {size:,} bytes.")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a safetensors file under a temporary name and renames it: the final name is whole or absent."""
-    write_bytes(path, safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Writes a safetensors file, tensor by tensor and without a copy of the whole; returns its SHA-256."""
+    parts = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header: dict[str, Any] = {}
+    end = 0
+    for name in sorted(parts, key=lambda name: (-parts[name].element_size(), name)):  # so that each is aligned
+        start, end = end, end + parts[name].numel() * parts[name].element_size()
+        kind = _KINDS[parts[name].dtype]
+        header[name] = {"dtype": kind, "shape": list(parts[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    numbers = (parts[name].reshape(-1).view(torch.uint8).numpy().data for name in header if parts[name].numel())
+    return _write(path, [struct.pack("<Q", len(text)), text, *numbers])
+
+
+_KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Atomic write: temporary name, flush to disk, rename. Readable by the owner only."""
+    _write(path, [content])
+
+
+def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> str:
+    """Writes the pieces under a temporary name and renames it: the final name is whole or absent."""
     temporary = path.with_name(path.name + ".part")
+    digest = hashlib.sha256()
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -122,9 +155,10 @@ def write_bytes(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise NotWritten(
-            f"{path} ({len(content):,} bytes) cannot be written: {error.strerror}.",
+            f"{path} ({sum(map(len, pieces)):,} bytes) cannot be written: {error.strerror}.",
             remedy="Free some space or name a folder that you may write to.",
         ) from None
+    return digest.hexdigest()
 
 
 def sha256(path: Path) -> str:
@@ -173,6 +207,8 @@ def parse_json(content: bytes, where: str) -> Any:
             raise InputRefused(f"{where}: {token[:40]} is not a finite number.")
         return number
 
+    if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_ITEMS:
+        raise InputRefused(f"{where} holds more than {MOST_ITEMS:,} values.")
     try:
         return json.loads(
             content.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_float=finite

@@ -30,6 +30,7 @@ from fedspill.trace import Origin
 # "fc.weight", "dense/kernel:0", "head_w", "W3": what comes before, the word for a weight, what comes behind.
 _BIAS_OF = {"weight": "bias", "weights": "biases", "kernel": "bias", "W": "b", "w": "b"}
 _WEIGHT = re.compile(r"^(.*[._/]|)(weights|weight|kernel|W|w)((?:[:_]?\d+)?)$", re.DOTALL)
+ROUNDING = 1e-4  # |sum over features| / sum of absolute values: below, the sums are rounding and not labels
 ZERO_SUM = 1e-2  # |sum over classes| / sum of absolute values; half precision and few steps stay well below
 
 
@@ -126,9 +127,18 @@ def _inspect(
     head = find_head(gradient, head_name, unchecked=unchecked)
     rows = None if head.bias is None else head.bias[None]
     layer = LastLayer((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
-    if not bool(layer.weight_sums.any()):
+    if not bool(head.weight.any()):
         raise InputRefused(f"The change of {head.name!r} is zero everywhere: nothing was trained, or it was withheld.")
-    counts = {"llg": llg_counts(layer.weight_sums, layer.samples)[0]}
+    counts = {}
+    if float(layer.weight_sums.abs().sum()) > ROUNDING * float(head.weight.abs().sum()):
+        counts["llg"] = llg_counts(layer.weight_sums, layer.samples)[0]
+    else:
+        notes = [
+            *notes,
+            f"the features of {head.name} add up to zero, as behind a layer normalisation: LLG reads nothing",
+        ]
+    if rows is None and not counts:
+        raise NoHead(f"{head.name!r} has no bias, and its features add up to zero: nothing there tells labels.")
     if rows is not None:
         per_step = torch.tensor([schedule.per_step])
         counts["ebi"] = ebi_counts(rows, layer.samples)[0]

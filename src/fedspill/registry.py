@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -62,7 +62,7 @@ def entries(family: Family) -> list[Entry]:
     found = [entry for path in _files(family) for entry in _read(family, path)]
     found += [
         Entry(family, point.name, f"plug-in {point.value}", "", "", point, point.attr)
-        for point in entry_points(group=f"fedspill.{family}")
+        for point in _plug_ins(family, tuple(sys.path), entry_points)
     ]
     return sorted(found, key=lambda entry: entry.name)
 
@@ -135,6 +135,12 @@ def _files(family: Family) -> list[Path]:
     if family == "papers":
         return sorted(papers_folder().glob("*/tables.py"))
     return sorted(path for path in (_HERE / _FOLDERS[family]).glob("*.py") if path.stem not in ("__init__", "base"))
+
+
+@cache
+def _plug_ins(family: Family, path: tuple[str, ...], look_up: Callable[..., Iterable[EntryPoint]]) -> list[EntryPoint]:
+    """Looked up once per search path: reading the metadata of every installed package takes a while."""
+    return list(look_up(group=f"fedspill.{family}"))
 
 
 @cache

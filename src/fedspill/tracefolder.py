@@ -115,8 +115,7 @@ class FolderRecorder(Recorder):
             path.parent.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise NotWritten(f"{path.parent} cannot be made: {error.strerror}.") from None
-        write_tensors(path, tensors)
-        return {"name": name.as_posix(), "sha256": sha256(path)}
+        return {"name": name.as_posix(), "sha256": write_tensors(path, tensors)}
 
     def _line(self, content: dict[str, Any]) -> None:
         """Appends a line whole or not at all: half a line would make those behind it unreadable."""
@@ -245,10 +244,10 @@ class FolderTrace(Trace):
     def _checked_line(self, raw: bytes, check: str, where: str) -> dict[str, Any]:
         line = parse_json(raw, where)
         try:
-            canonical = isinstance(line, dict) and raw == dump_json(line) + b"\n"
+            canonical = raw == dump_json(line) + b"\n"
         except (ValueError, RecursionError):  # what can be read and not be written: lone surrogates, deep nesting
             canonical = False
-        if not canonical:
+        if not canonical or not isinstance(line, dict):
             raise TraceRefused(f"{where} is cut short or altered.")
         content = {key: value for key, value in line.items() if key != "check"}
         if line.get("check") != _chain(check, content):

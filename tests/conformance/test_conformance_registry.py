@@ -72,7 +72,9 @@ def test_it_is_a_frozen_dataclass_of_its_family_and_its_bases_are_abstract(entry
     own = [base for base in kind.__mro__[1:] if base.__module__.startswith("fedspill")]
     assert not any(getattr(base, "__final__", False) for base in own)
     for base in own:
-        assert inspect.isabstract(base) or ABC in base.__bases__, f"{base.__name__} is neither abstract nor final"
+        assert inspect.isabstract(base) or ABC in base.__bases__, (
+            f"{base.__name__} is neither abstract nor final: derive it from ABC"
+        )
 
 
 @each

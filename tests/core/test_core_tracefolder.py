@@ -71,6 +71,27 @@ def test_events_come_back(tmp_path: Path) -> None:
     ]
 
 
+def test_whatever_a_client_sends_the_recording_goes_on_and_can_be_read(tmp_path: Path) -> None:
+    """What cannot be written down is an event, everything else is recorded as it came."""
+    odd: list[dict[str, object]] = [
+        {"\ud800": torch.ones(1)},
+        {"head.bias": [1.0]},
+        {"head.bias": torch.ones(2).to_sparse()},
+        {"head.bias": torch.full((3,), torch.nan), "../../x": torch.ones(1), "": torch.ones(0), "\x00": torch.ones(1)},
+    ]
+
+    def tamper(index: int, message: Message) -> Message:
+        return Message(message.round, *_address(message), odd[index], message.info)  # type: ignore[arg-type]
+
+    record(tmp_path / "t", tamper=tamper)
+    trace = FolderTrace(tmp_path / "t")
+    assert [(m.sender, sorted(m.tensors)) for m in trace.messages("update", round=0)] == [
+        ("client:3", ["", "\x00", "../../x", "head.bias"])
+    ]
+    assert [event.party for event in trace.events if event.round == 0] == [*(f"client:{i}" for i in range(4)), "server"]
+    assert {path.name for path in tmp_path.iterdir()} == {"t"}
+
+
 def _address(message: Message) -> tuple[str, str, object]:
     return message.sender, message.receiver, message.kind
 

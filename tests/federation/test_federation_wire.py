@@ -82,6 +82,8 @@ HONEST = Message(4, "client:1", "server", "update", {}, {"examples": 7})
         (Message(4, "client:1", "server", "update", {}, {"examples": True}), "comes from True examples"),
         (Message(4, "client:1", "server", "update", {}, {"examples": 10**400}), "comes from 1000"),
         (Message(4, "client:1", "server", "update", {}, {"examples": 7, "loss": float("inf")}), "says inf of 'loss'"),
+        (Message(4, "client:1", "server", "update", {}, {"examples": 7, "note": "\ud800"}), "of 'note'"),
+        (Message(4, "client:1", "server", "update", {}, {"examples": 7, "\udfff": 1}), "says 1 of"),
         (Message(4, "client:1", "server", "update", {}, {"examples": 7, "loss": float("nan")}), "says nan of 'loss'"),
         (Message(4, "client:1", "server", "update", {}, {"examples": 7, "n": 10**400}), "of 'n'"),
         (Message(4, "client:1", "server", "update", {}, {"examples": 7, "x": [1]}), "says [1] of 'x'"),  # type: ignore[dict-item]
@@ -101,6 +103,7 @@ def test_what_can_be_recorded_is_plain() -> None:
     for value in (None, [1.0], torch.ones(3).to_sparse(), torch.ones(3, device="meta"), torch.ones(1) * 1j):
         assert not is_recordable(with_b(value))
     assert not is_recordable({3: torch.ones(1)})  # type: ignore[dict-item]
+    assert not is_recordable({"\ud800": torch.ones(1)})
 
 
 def test_the_weighted_sum_is_that_and_leaves_the_updates_alone() -> None:

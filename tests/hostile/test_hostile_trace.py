@@ -247,6 +247,7 @@ def test_a_tensor_that_is_announced_and_not_there_is_refused_when_read(forge: Fo
 
 
 HEADERS: dict[str, bytes] = {
+    "five million lists": b'{"format":"fedspill-trace","version":1,"protocol":{"a":[' + b"[]," * 5_000_000 + b"1]}}",
     "deep": b'{"format":"fedspill-trace","version":1,"protocol":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
     "deep objects": b'{"format":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}",
     "duplicate keys": b'{"format":"fedspill-trace","version":1,"version":1,"protocol":{}}',

@@ -6,20 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fedspill.audit.plan import Plan
 from fedspill.data.base import Dataset
-from fedspill.errors import NoHead
+from fedspill.errors import NoHead, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
+from fedspill.federation.trainers import Engine
 from fedspill.models.heads import last_linear
 from fedspill.partitions.shares import Shares, share_out
 from fedspill.registry import make
 from fedspill.seeds import generator, seed_of
 from fedspill.trace import Keep, NoRecorder, Recorder
+
+if TYPE_CHECKING:
+    from fedspill.flower.engine import FlowerFederation
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class Deployment:
     shares: Shares
     settings: Settings
     build_model: Callable[[], nn.Module]
+    data_dir: Path | None = None  # where the data came from, for those who must load them again
 
     @staticmethod
     def of(plan: Plan, data_dir: Path | None = None) -> Deployment:
@@ -45,7 +50,7 @@ class Deployment:
         )
         spec = make("models", plan.model.name, plan.model.options)
         build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
-        return Deployment(plan, dataset, shares, plan.settings(), build)
+        return Deployment(plan, dataset, shares, plan.settings(), build, data_dir)
 
     def describe(self) -> str:
         """One line for people."""
@@ -82,7 +87,7 @@ class Deployment:
             "local_epochs": 1 if steps else training.epochs,
             "optimizer": training.optimizer,
             "client_count": self.settings.clients_per_round or len(self.shares.clients),
-            "plan": self.plan.model_dump(mode="json"),
+            "plan": self.plan.essence(),
         }
 
     def knowledge(self) -> dict[str, Any]:
@@ -97,7 +102,12 @@ class Deployment:
             known["defense"] = self.settings.defenses
         return known
 
-    def federation(self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1) -> Horizontal:
+    def federation(
+        self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1, engine: Engine = "auto"
+    ) -> Horizontal | FlowerFederation:
+        """Ready to run, by the engine that the plan names."""
+        if self.plan.federation.engine == "flower":
+            return self._under_flower(recorder or NoRecorder(), device)
         return Horizontal(
             self.build_model(),
             list(self.shares.clients),
@@ -107,7 +117,17 @@ class Deployment:
             recorder=recorder or NoRecorder(),
             device=device,
             workers=workers,
+            engine=engine,
         )
+
+    def _under_flower(self, recorder: Recorder, device: str) -> FlowerFederation:
+        if device != "cpu":
+            raise UsageError(f"Under Flower clients train on the CPU, not on {device}.", remedy='Use engine = "own".')
+        try:
+            from fedspill.flower.engine import FlowerFederation
+        except ImportError as error:
+            raise UsageError(str(error)) from None
+        return FlowerFederation(self, recorder)
 
     def recording_bytes(self, keep: Keep) -> int:
         """How large a recording will be, known before it starts."""
@@ -120,5 +140,5 @@ class Deployment:
         return len(rounds) * one * (per_round + 2)
 
     def with_defenses(self, *defenses: Any) -> Deployment:
-        """The same deployment with these defenses on the wire."""
-        return replace(self, settings=replace(self.settings, defenses=defenses))
+        """The same deployment with these defenses on the wire, behind those in place."""
+        return replace(self, settings=replace(self.settings, defenses=(*self.settings.defenses, *defenses)))

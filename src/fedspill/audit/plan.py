@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedspill.audit.lines import line_of
 from fedspill.errors import FedspillError, PlanError, UsageError
 from fedspill.federation.horizontal import Settings
 from fedspill.federation.local import LocalTraining
 from fedspill.registry import Family, make
 from fedspill.threat import adversary
 from fedspill.trace import Keep
+
+Level = Literal["low", "medium", "high", "critical"]
 
 
 class _Part(BaseModel):
@@ -37,11 +42,25 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
 
+class Candidate(_Part):
+    """A defense to try, at several strengths; a bare string takes the strengths that the defense brings."""
+
+    name: str
+    strengths: tuple[dict[str, Any], ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 class FederationPart(_Part):
+    kind: Literal["horizontal"] = "horizontal"
+    engine: Literal["own", "flower"] = "own"  # who runs it; "flower" needs fedspill[flower]
     clients: int = Field(default=10, ge=1)
-    rounds: int = Field(default=3, ge=1)
+    rounds: int = Field(default=12, ge=1)
     clients_per_round: int | None = Field(default=None, ge=1)
-    weighting: str = "examples"
+    weighting: Literal["examples", "uniform"] = "examples"
     drop_out: float = Field(default=0.0, ge=0, lt=1)
     server_lr: float = Field(default=1.0, gt=0)
     secure_aggregation: bool = False
@@ -57,46 +76,69 @@ class AdversaryDataPart(_Part):
 class RecordPart(_Part):
     """What is recorded; everything by default."""
 
-    rounds: list[int] | None = None
-    clients: list[int] | None = None
-    tensors: list[str] | None = None
+    rounds: tuple[int, ...] | None = None
+    clients: tuple[int, ...] | None = None
+    tensors: tuple[str, ...] | None = None
 
     def keep(self) -> Keep:
         return Keep(
             rounds=None if self.rounds is None else frozenset(self.rounds),
             clients=None if self.clients is None else frozenset(f"client:{index}" for index in self.clients),
-            tensors=None if self.tensors is None else tuple(self.tensors),
+            tensors=self.tensors,
         )
+
+
+class LimitsPart(_Part):
+    """What one unit of work may cost before it is stopped and reported as errored."""
+
+    seconds: float = Field(default=600.0, gt=0)
+    memory_mb: int = Field(default=4096, ge=512)  # torch alone takes about 400
 
 
 class Plan(_Part):
     """The default plan is the default audit: ten clients with their own mix of handwritten digits."""
 
-    seed: int = Field(default=7, ge=0)
+    # What is deployed.
     data: Choice = Choice(name="digits")
     model: Choice = Choice(name="mlp", widths=[64])  # type: ignore[call-arg]
     partition: Choice = Choice(name="dirichlet", alpha=0.5)  # type: ignore[call-arg]
     federation: FederationPart = FederationPart()
-    training: LocalTraining = Field(default_factory=LocalTraining)
-    adversary_data: AdversaryDataPart = AdversaryDataPart()
-    record: RecordPart = RecordPart()
+    training: LocalTraining = Field(default_factory=lambda: LocalTraining(lr=0.1))
     defenses: tuple[Choice, ...] = ()
+    # Who attacks, with what.
     adversaries: tuple[str, ...] | None = None  # None: all that the deployment allows
     attacks: tuple[Choice, ...] | None = None  # None: all that fit
+    adversary_data: AdversaryDataPart = AdversaryDataPart()
+    # What is tried against it: from this severity on, these defenses (None: all that bring strengths).
+    try_from: Level = "medium"
+    candidates: tuple[Candidate, ...] | None = None
+    # How it is run.
+    seed: int = Field(default=7, ge=0)
+    repeats: int = Field(default=1, ge=1)
+    record: RecordPart = RecordPart()
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    workers: int = Field(default=1, ge=1)
+    limits: LimitsPart = LimitsPart()
+    fail_on: Level | None = None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One seed per repeat; each makes its own shares, model and noise."""
+        return tuple(range(self.seed, self.seed + self.repeats))
+
+    def with_seed(self, seed: int) -> Plan:
+        return self.model_copy(update={"seed": seed, "repeats": 1})
 
     def settings(self) -> Settings:
         return Settings(
-            **self.federation.model_dump(exclude={"clients"}),
+            **self.federation.model_dump(exclude={"kind", "engine", "clients"}),
             training=self.training,
             defenses=tuple(make("defenses", choice.name, choice.options) for choice in self.defenses),
         )
 
-
-@dataclass(frozen=True)
-class _Named:
-    place: str
-    family: Family
-    choice: Choice
+    def essence(self) -> dict[str, Any]:
+        """All that results depend on: two plans of equal essence are the same audit, whatever runs it and how fast."""
+        return self.model_dump(mode="json", exclude={"workers", "limits", "fail_on"})
 
 
 def read_plan(path: Path | None) -> Plan:
@@ -104,60 +146,171 @@ def read_plan(path: Path | None) -> Plan:
     if path is None:
         return Plan()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"Plan {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"Plan {path} is not TOML: {error}.") from None
-    return check_plan(content, str(path))
+    except RecursionError:
+        raise UsageError(f"Plan {path} is nested too deeply.") from None
+    return check_plan(content, str(path), text)
 
 
-def check_plan(content: dict[str, Any], source: str) -> Plan:
-    """A plan from plain values; raises PlanError with everything that is wrong."""
-    mistakes: list[str] = []
-    plan: Plan | None = None
-    try:
+def check_plan(content: dict[str, Any], source: str, text: str = "") -> Plan:
+    """A plan from plain values; raises PlanError with everything that is wrong, by line where the text is given."""
+    mistakes = list(_shape_mistakes(content)) + list(_name_mistakes(content))
+    if not mistakes:
         plan = Plan.model_validate(content)
-    except ValidationError as error:
-        mistakes += [_explain(item) for item in error.errors()]
-    except FedspillError as error:
-        mistakes.append(str(error))
-    for named in _choices(content):
-        try:
-            make(named.family, named.choice.name, named.choice.options)
-        except FedspillError as error:
-            mistakes.append(f"{named.place}: {error}")
-    for name in content.get("adversaries") or ():
-        try:
-            adversary(str(name))
-        except FedspillError as error:
-            mistakes.append(f"adversaries: {error}")
-    if mistakes or plan is None:
-        raise PlanError(source, mistakes)
+        mistakes = list(_sense_mistakes(plan))
+    if mistakes:
+        raise PlanError(source, [mistake.shown(text) for mistake in _in_order(mistakes, text)])
     return plan
 
 
-def _choices(content: dict[str, Any]) -> list[_Named]:
+@dataclass(frozen=True)
+class _Mistake:
+    place: tuple[str | int, ...]
+    problem: str
+    value: object = None
+
+    def line(self, text: str) -> int | None:
+        return line_of(text, self.place, self.value) if text else None
+
+    def shown(self, text: str) -> str:
+        line = self.line(text)
+        where = ".".join(str(part) for part in self.place)
+        return f"line {line}, {where}: {self.problem}" if line else f"{where}: {self.problem}"
+
+
+def _in_order(mistakes: list[_Mistake], text: str) -> list[_Mistake]:
+    return sorted(mistakes, key=lambda mistake: mistake.line(text) or 0)
+
+
+def _shape_mistakes(content: dict[str, Any]) -> Iterator[_Mistake]:
+    """Unknown keys, wrong types, values out of range."""
+    try:
+        Plan.model_validate(content)
+    except ValidationError as error:
+        for item in error.errors():
+            place, given = tuple(item["loc"]), item["input"]
+            if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+                yield _Mistake(place, _unknown_key(place))
+            elif item["type"] == "missing":
+                yield _Mistake(place, "is missing")
+            elif isinstance(item.get("ctx", {}).get("error"), FedspillError):
+                yield _Mistake(place, str(item["ctx"]["error"]))
+            else:
+                yield _Mistake(place, f"{_lowered(item['msg'])}, got {_shown(given)}{_nearest(item)}", given)
+    except FedspillError as error:
+        yield _Mistake(("training",), str(error))
+
+
+def _name_mistakes(content: dict[str, Any]) -> Iterator[_Mistake]:
+    """Names that nothing has, and options that the named thing does not take."""
+    for place, family, value in _choices(content):
+        choice = Choice.model_validate(value)
+        try:
+            make(family, choice.name, choice.options)
+        except FedspillError as error:
+            option = next((option for option in choice.options if repr(option) in str(error)), "name")
+            yield _Mistake((*place, option) if isinstance(value, dict) else place, str(error), choice.name)
+    for index, value in enumerate(_listed(content.get("candidates"))):
+        yield from _candidate_mistakes(("candidates", index), value)
+    for index, name in enumerate(_listed(content.get("adversaries"))):
+        try:
+            adversary(str(name))
+        except FedspillError as error:
+            yield _Mistake(("adversaries", index), str(error), name)
+
+
+def _candidate_mistakes(place: tuple[str | int, ...], value: object) -> Iterator[_Mistake]:
+    try:
+        candidate = Candidate.model_validate(value)
+    except ValidationError:
+        return  # told already
+    for strength in candidate.strengths or ({},):
+        try:
+            make("defenses", candidate.name, strength)
+        except FedspillError as error:
+            option = next((option for option in strength if repr(option) in str(error)), None)
+            yield _Mistake((*place, "strengths" if option else "name"), str(error), option or candidate.name)
+
+
+def _sense_mistakes(plan: Plan) -> Iterator[_Mistake]:
+    """What is well-formed and still cannot be."""
+    federation, record = plan.federation, plan.record
+    if federation.clients_per_round is not None and federation.clients_per_round > federation.clients:
+        yield _Mistake(
+            ("federation", "clients_per_round"),
+            f"asks for {federation.clients_per_round} clients a round, there are {federation.clients}",
+        )
+    for name, given, end in (
+        ("rounds", record.rounds, federation.rounds),
+        ("clients", record.clients, federation.clients),
+    ):
+        beyond = [index for index in given or () if not 0 <= index < end]
+        if beyond:
+            yield _Mistake(("record", name), f"names {_listing(beyond)}, there are 0 to {end - 1}")
+
+
+def _choices(content: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Family, Any]]:
     """Every registered name in the plan that is well-formed enough to look up."""
-    places: list[tuple[str, Family, Any]] = [
-        ("data", "datasets", content.get("data")),
-        ("model", "models", content.get("model")),
-        ("partition", "partitions", content.get("partition")),
+    places: list[tuple[tuple[str | int, ...], Family, Any]] = [
+        (("data",), "datasets", content.get("data")),
+        (("model",), "models", content.get("model")),
+        (("partition",), "partitions", content.get("partition")),
     ]
-    places += [("defenses", "defenses", item) for item in _listed(content.get("defenses"))]
-    places += [("attacks", "attacks", item) for item in _listed(content.get("attacks"))]
-    found = []
+    places += [(("defenses", i), "defenses", item) for i, item in enumerate(_listed(content.get("defenses")))]
+    places += [(("attacks", i), "attacks", item) for i, item in enumerate(_listed(content.get("attacks")))]
     for place, family, value in places:
         if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("name"), str)):
-            found.append(_Named(place, family, Choice.model_validate(value)))
-    return found
+            yield place, family, value
 
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []
 
 
-def _explain(item: Any) -> str:
-    place = ".".join(str(part) for part in item["loc"])
-    got = "" if item["type"] == "missing" else f", got {item['input']!r}"
-    return f"{place}: {item['msg']}{got}"
+def _unknown_key(place: Sequence[str | int]) -> str:
+    """There is no such key; the nearest one of its table."""
+    known = _keys_at(place[:-1])
+    close = get_close_matches(str(place[-1]), known, n=1)
+    return f"there is no such key. {_hint(close, known)}"
+
+
+def _keys_at(place: Sequence[str | int]) -> list[str]:
+    """The keys of the table at `place`."""
+    kind: Any = Plan
+    for part in place:
+        if isinstance(part, str):
+            named = {"training": LocalTraining, "candidates": Candidate}.get(part)
+            kind = named or Plan.model_fields[part].annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return sorted(kind.model_fields)
+    return sorted(item.name for item in fields(LocalTraining)) if kind is LocalTraining else []
+
+
+def _nearest(item: Any) -> str:
+    """For a choice among words, the word that was perhaps meant."""
+    expected = str(item.get("ctx", {}).get("expected", "")) if item["type"] == "literal_error" else ""
+    words = [word.strip(" '") for word in expected.replace(" or ", ",").split(",")]
+    close = get_close_matches(str(item["input"]), words, n=1)
+    return f". {_hint(close, [])}" if close else ""
+
+
+def _hint(close: list[str], known: list[str]) -> str:
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+
+
+def _lowered(message: str) -> str:
+    return message.replace("Input should be", "should be", 1)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _listing(values: list[int]) -> str:
+    return ", ".join(map(str, values[:5])) + (", ..." if len(values) > 5 else "")

@@ -1,8 +1,9 @@
-"""Severity: how bad a finding is, from the lower end of its interval, against chance."""
+"""Severity: how bad a finding is, from the lower end of its interval, against chance, and by what it took."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import IntEnum
 
 from fedspill.metrics.base import Score
@@ -26,6 +27,18 @@ NEARLY_ALL = 0.8  # what is left is noise: the records are as good as published
 MOST = 0.5  # more known than unknown
 NOTICEABLE = 0.2  # enough to single clients out or to improve a guess in practice
 
+# Knowledge that an adversary must first get hold of: data with labels, or of the clients' own distribution, or the
+# very records it looks for. The protocol and unlabelled inputs of the kind are public in most deployments.
+HARD_TO_GET = frozenset({"aux_data", "shadow_data", "targets", "labels_per_client"})
+
+# The whole rule in words, for the report.
+RULE = (
+    "Advantage is (score - chance) / (perfect - chance) at the cautious end of the 95 % interval. "
+    f"Above 0: low. From {NOTICEABLE}: medium. From {MOST}: high. From {NEARLY_ALL}: critical. "
+    "One level less, but never below low, for an adversary that must act and may be caught, and one less for an attack "
+    "that used data which are hard to get. The worst finding is the verdict."
+)
+
 
 def advantage(score: Score, perfect: float) -> float:
     """(score - chance) / (perfect - chance) at the cautious end of the interval; 0 is chance, 1 is perfect."""
@@ -34,12 +47,13 @@ def advantage(score: Score, perfect: float) -> float:
     return (cautious - score.chance) / span if span else 0.0
 
 
-def severity(score: Score, perfect: float, threat: ThreatModel) -> Severity:
-    """An adversary that only listens is worse than one that must act and may be caught: acting lowers by one."""
+def severity(score: Score, perfect: float, threat: ThreatModel, used: Iterable[str] = ()) -> Severity:
+    """The level of what was gained, lowered by what it took: acting, and the knowledge really `used`."""
     gained = advantage(score, perfect)
     if math.isnan(gained) or gained <= 0:
         return Severity.INFO
     level = Severity.LOW
     for bar, name in ((NOTICEABLE, Severity.MEDIUM), (MOST, Severity.HIGH), (NEARLY_ALL, Severity.CRITICAL)):
         level = name if gained >= bar else level
-    return Severity(max(level - bool(threat.does), Severity.LOW))
+    lowered = bool(threat.does) + bool(HARD_TO_GET & set(used))
+    return Severity(max(level - lowered, Severity.LOW))

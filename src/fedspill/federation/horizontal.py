@@ -226,24 +226,40 @@ class Horizontal:
             events.append(Event(number, SERVER, "the sum of sound updates overflows; the model stays as it is"))
 
     def _note_truth(self, number: int, selected: Sequence[int], summed: Sequence[int]) -> None:
-        """The labels each client trained on, those behind the sum, whose they are, and all that the federation has."""
         if isinstance(self.recorder, NoRecorder):
             return
-        trained_on: dict[int, Tensor] = {}
-        for index in selected:
-            labels = self.clients[index].y
-            used = self._training.used(len(labels), training_rng(self.seed, number, index))
-            trained_on[index] = torch.bincount(labels[used.to(labels.device)], minlength=self.classes).cpu()
-            self.recorder.note_truth(Origin(number, client(index)), "label_counts", trained_on[index])
-        held = torch.stack([torch.bincount(own.y, minlength=self.classes).cpu() for own in self.clients]).sum(0)
-        self.recorder.note_truth(Origin(number, SERVER), "label_totals", held)
-        if summed:
-            behind = torch.stack([trained_on[index] for index in summed])  # (clients in the sum, classes)
-            self.recorder.note_truth(Origin(number, AGGREGATOR), "label_counts", behind.sum(0))
-            self.recorder.note_truth(Origin(number, AGGREGATOR), "label_counts_by_client", behind)
-            self.recorder.note_truth(Origin(number, AGGREGATOR), "clients", torch.tensor(summed))
+        facts = facts_of_round(number, self.clients, self._training, self.seed, self.classes, selected, summed)
+        for (origin, name), value in facts.items():
+            self.recorder.note_truth(origin, name, value)
 
     def _make_trainer(self) -> Trainer:
         if self.workers > 1:
             return InWorkers(self.model, self.clients, self._training, self.seed, self.workers, self.engine)
         return InProcess(self.model, self.clients, self._training, self.seed, self.engine)
+
+
+def facts_of_round(
+    number: int,
+    clients: Sequence[Examples],
+    training: LocalTraining,
+    seed: int,
+    classes: int,
+    selected: Sequence[int],
+    summed: Sequence[int],
+) -> dict[tuple[Origin, str], Tensor]:
+    """The labels each client trained on, those behind the sum, whose they are, and all that the federation has."""
+    facts: dict[tuple[Origin, str], Tensor] = {}
+    trained_on: dict[int, Tensor] = {}
+    for index in selected:
+        labels = clients[index].y
+        used = training.used(len(labels), training_rng(seed, number, index))
+        trained_on[index] = torch.bincount(labels[used.to(labels.device)], minlength=classes).cpu()
+        facts[Origin(number, client(index)), "label_counts"] = trained_on[index]
+    held = torch.stack([torch.bincount(own.y, minlength=classes).cpu() for own in clients]).sum(0)
+    facts[Origin(number, SERVER), "label_totals"] = held
+    if summed:
+        behind = torch.stack([trained_on[index] for index in summed])  # (clients in the sum, classes)
+        facts[Origin(number, AGGREGATOR), "label_counts"] = behind.sum(0)
+        facts[Origin(number, AGGREGATOR), "label_counts_by_client"] = behind
+        facts[Origin(number, AGGREGATOR), "clients"] = torch.tensor(summed)
+    return facts

@@ -27,15 +27,14 @@ def envelope_fault(message: Message, honest: Message) -> str | None:
     if type(examples) is not int or not 1 <= examples <= MOST_EXAMPLES:
         return f"says that it comes from {_short(examples)} examples"
     for name, value in message.info.items():
-        sound = isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= MOST_EXAMPLES)
-        if not isinstance(name, str) or not sound:
+        if not _is_text(name) or not (_is_text(value) or _is_number(value)):
             return f"says {_short(value)} of {_short(name)}"
     return None
 
 
 def is_recordable(tensors: Mapping[str, object]) -> bool:
     """Whether these are plain, dense tensors by name, however wrong."""
-    return all(isinstance(name, str) and _is_plain(tensor) for name, tensor in tensors.items())
+    return all(_is_text(name) and _is_plain(tensor) for name, tensor in tensors.items())
 
 
 def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
@@ -62,6 +61,15 @@ def _is_plain(tensor: object) -> bool:
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
         return False
     return tensor.dtype in _FLOATS + _WHOLE
+
+
+def _is_text(value: object) -> bool:
+    """A string that can be written down: lone surrogates cannot."""
+    return isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= MOST_EXAMPLES
 
 
 def _short(value: object) -> str:

@@ -5,6 +5,7 @@ A client that is heard in several rounds is one client: its rounds are averaged 
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -20,10 +21,9 @@ from fedspill.trace import Truth
 DRAWS = 200  # of the random composition
 
 
-class Distance(Metric):
+class Distance(Metric, ABC):
     """Mean distance between the guessed and the true composition, over clients; 0 is perfect."""
 
-    paper: ClassVar[str] = "000"
     guesses = Proportions
     perfect: ClassVar[float] = 0.0
     order: ClassVar[float]
@@ -56,6 +56,7 @@ class CompositionL1(Distance):
 
     name: ClassVar[str] = "composition-l1"
     title: ClassVar[str] = "Composition error (L1)"
+    paper: ClassVar[str] = "000"
     order: ClassVar[float] = 1.0
 
 
@@ -66,6 +67,7 @@ class CompositionL2(Distance):
 
     name: ClassVar[str] = "composition-l2"
     title: ClassVar[str] = "Composition error (L2)"
+    paper: ClassVar[str] = "000"
     order: ClassVar[float] = 2.0
 
 
@@ -76,6 +78,7 @@ class CompositionLInf(Distance):
 
     name: ClassVar[str] = "composition-linf"
     title: ClassVar[str] = "Composition error (L-infinity)"
+    paper: ClassVar[str] = "000"
     order: ClassVar[float] = float("inf")
 
 

@@ -1,0 +1,62 @@
+"""One audit at a time in a folder: the second is told who is there; a lock whose owner died is taken over."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedspill.errors import FedspillError, UsageError
+
+
+class FolderBusy(UsageError):
+    """Another process works in the folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock. The system drops it with its owner, however that ended; the file says who it was."""
+    path = folder / "lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.", remedy="Name another --out folder.") from None
+    with os.fdopen(descriptor, "r+") as file:
+        owner = _owner(file.read())
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FolderBusy(
+                f"Another audit works in {folder}: process {owner[0]} on {owner[1]}.",
+                remedy="Wait for it, or name another --out folder.",
+            ) from None
+        if owner[1] not in (socket.gethostname(), "?"):
+            raise FolderBusy(
+                f"{folder} was left locked by process {owner[0]} on {owner[1]}, which cannot be seen from here.",
+                remedy=f"If it has ended, remove {path}.",
+            )
+        _write(file.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        try:
+            yield
+        finally:
+            _write(file.fileno(), "")
+
+
+def _owner(text: str) -> tuple[str, str]:
+    try:
+        written = json.loads(text)
+        return str(int(written["pid"])), str(written["host"])
+    except (ValueError, KeyError, TypeError):
+        return "?", "?"
+
+
+def _write(descriptor: int, text: str) -> None:
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+    except OSError as error:
+        raise FedspillError(f"The lock cannot be written: {error.strerror}.") from None

@@ -1,0 +1,66 @@
+"""The matrix: which adversaries a deployment has, which attacks there are, and which of them each could run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedspill.attacks.base import Attack
+from fedspill.audit.plan import Plan
+from fedspill.registry import entries, load, make, options_of
+from fedspill.threat import ADVERSARIES, ThreatModel, adversary
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One attack, with the options that make it, by one adversary."""
+
+    attack: str
+    adversary: str
+    options: dict[str, Any]  # all of them, defaults too: what made the result
+    given: dict[str, Any] = field(default_factory=dict)  # those that the plan names
+
+    @property
+    def id(self) -> str:
+        """The name that a person, an accept file and a comparison know it by."""
+        return f"{self.attack}{shown(self.given)}/{self.adversary}"
+
+    def make(self) -> Attack:
+        made: Attack = make("attacks", self.attack, self.options)
+        return made
+
+    @property
+    def threat(self) -> ThreatModel:
+        return adversary(self.adversary)
+
+    def lacks(self) -> list[str]:
+        """What keeps this adversary from running this attack; empty when it can."""
+        return self.threat.missing(self.make().needs)
+
+
+def shown(options: dict[str, Any]) -> str:
+    """Options in brackets, or nothing."""
+    return f"[{','.join(f'{key}={value}' for key, value in sorted(options.items()))}]" if options else ""
+
+
+def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[ThreatModel]:
+    """Those named in the plan, else all that the deployment (or the recording of one) allows."""
+    if plan.adversaries is not None:
+        return [adversary(name) for name in dict.fromkeys(plan.adversaries)]
+    secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
+    hidden = {"vertical-server"} | ({"curious-server", "eavesdropper"} if secure else {"curious-server-secagg"})
+    return [threat for name, threat in ADVERSARIES.items() if name not in hidden]
+
+
+def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
+    """Every attack by every adversary, fitting or not."""
+    if plan.attacks is not None:
+        chosen = [(choice.name, choice.options) for choice in plan.attacks]
+    else:
+        # A file of an attack may name helpers too; those are no attacks.
+        chosen = [(entry.name, {}) for entry in entries("attacks") if issubclass(load("attacks", entry.name), Attack)]
+    pairs = []
+    for name, given in chosen:
+        options = options_of(make("attacks", name, given))
+        pairs += [Pair(name, threat.name, options, given) for threat in adversaries_of(plan, secure_aggregation)]
+    return list({pair.id: pair for pair in pairs}.values())

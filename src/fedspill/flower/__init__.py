@@ -1,0 +1,17 @@
+"""Fedspill in a running Flower federation: record what the server sees, guard the client, defend its updates.
+
+    strategy = record(strategy, "digits.trace", lr=0.1, batch_size=16)      # in the ServerApp
+    app = ClientApp(mods=[mod(defense)])                                    # in the ClientApp
+
+Only this folder imports flwr; the rest of Fedspill works without it.
+"""
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ImportError as error:
+    raise ImportError("fedspill.flower needs Flower. Install it with: pip install 'fedspill[flower]'") from error
+
+from fedspill.flower.mods import mod
+from fedspill.flower.record import record
+
+__all__ = ["mod", "record"]

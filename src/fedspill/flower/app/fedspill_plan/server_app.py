@@ -1,0 +1,20 @@
+"""The server side."""
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedspill.flower.engine import serve
+from fedspill.flower.planned import planned
+from fedspill.tracefolder import FolderRecorder
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    plan = planned(str(config["plan"]), str(config["data-dir"]))
+    keep = plan.deployment.plan.record.keep()
+    serve(plan, FolderRecorder(Path(str(config["trace"])), plan.deployment.protocol(), keep), grid, context)

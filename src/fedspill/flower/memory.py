@@ -1,0 +1,64 @@
+"""What a client's guard remembers from one message to the next, in Flower's own state and, if asked for, on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import final
+
+from flwr.app import Context, MetricRecord
+
+from fedspill.errors import FedspillError
+from fedspill.files import read_tensors, write_tensors
+from fedspill.flower.arrays import as_record, tensors_of
+from fedspill.messages import SERVER, Message, client
+
+
+@final
+class Memory:
+    """The model last trained on and the number of rounds so far.
+
+    Flower carries `context.state` from message to message, whichever process trains: a simulation's actor or a
+    SuperNode's child. A SuperNode that is started anew begins with an empty state; the folder is for that.
+    """
+
+    def __init__(self, context: Context, name: str, folder: Path | None) -> None:
+        self._context = context
+        self._model = f"fedspill.{name}.model"
+        self._count = f"fedspill.{name}.rounds"
+        part = context.node_config.get("partition-id")
+        file = f"{name}-{context.run_id}{'' if part is None else f'-{int(part)}'}"
+        self._file = None if folder is None else folder / f"{file}.safetensors"
+        self._load()
+
+    def rounds(self) -> int:
+        """Training rounds that this client took part in before."""
+        records = self._context.state.metric_records
+        return int(records[self._count]["rounds"]) if self._count in records else 0  # type: ignore[arg-type]
+
+    def previous(self) -> Message | None:
+        records = self._context.state.array_records
+        if self._model not in records:
+            return None
+        return Message(self.rounds() - 1, SERVER, client(0), "model", tensors_of(records[self._model]))
+
+    def remember(self, rounds: int, model: Message | None) -> None:
+        """`model` where it will be needed again, else None."""
+        self._context.state[self._count] = MetricRecord({"rounds": rounds})
+        if model is None:
+            return
+        self._context.state[self._model] = as_record(model.tensors)
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_tensors(self._file, {f"{rounds}/{name}": tensor for name, tensor in model.tensors.items()})
+
+    def _load(self) -> None:
+        """From disk, where Flower's state is empty and the folder is not."""
+        if self._file is None or self._model in self._context.state.array_records or not self._file.is_file():
+            return
+        stored = read_tensors(self._file)
+        if not stored:
+            raise FedspillError(f"{self._file} is empty.")
+        rounds = int(next(iter(stored)).partition("/")[0])
+        tensors = {key.partition("/")[2]: tensor for key, tensor in stored.items()}
+        self._context.state[self._model] = as_record(tensors)
+        self._context.state[self._count] = MetricRecord({"rounds": rounds})

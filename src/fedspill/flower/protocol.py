@@ -1,0 +1,103 @@
+"""The public facts of a recorded federation, under the names that `Deployment.protocol` uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import flwr
+from torch import Tensor
+
+from fedspill import __version__
+from fedspill.errors import FedspillError
+from fedspill.federation.horizontal import Weighting
+from fedspill.flower.rounds import Told
+from fedspill.flower.tape import LOG
+from fedspill.inspection import find_head
+
+
+@dataclass(frozen=True)
+class Training:
+    """How clients train, as far as the person who records says so; None is not known."""
+
+    lr: float | None = None
+    batch_size: int | None = None
+    epochs: int = 1
+    optimizer: str = "sgd"
+    weighting: Weighting = "examples"
+    client_count: int = 0
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last linear layer, by the names of its tensors."""
+
+    weight: str
+    bias: str | None
+    classes: int
+
+
+def protocol_of(
+    told: Told, training: Training, head: str | None, adversary: str, *, secure_aggregation: bool = False
+) -> Mapping[str, Any]:
+    """What is written into trace.json, from the first round that was recorded."""
+    found = head_of(told, head)
+    return {
+        "classes": found.classes if found else None,
+        "head_weight": found.weight if found else None,
+        "head_bias": found.bias if found else None,
+        "algorithm": "fedavg",
+        "weighting": training.weighting,
+        "secure_aggregation": secure_aggregation,
+        "batch_size": training.batch_size,
+        "local_lr": training.lr,
+        "local_epochs": training.epochs,
+        "optimizer": training.optimizer,
+        "client_count": training.client_count,
+        "recorded_by": f"fedspill {__version__} in flwr {flwr.__version__}",
+        "recorded_for": adversary,
+    }
+
+
+def head_of(told: Told, name: str | None) -> Head | None:
+    """The head as named; else by the sum of an update over the classes, which is zero; else the last that fits."""
+    models = [message.tensors for message in told.messages if message.kind == "model"]
+    if not models:
+        return None
+    layers = _linear_layers(models[0])
+    if name is not None:
+        chosen = [layer for layer in layers if name in (layer.weight, layer.weight.rpartition(".")[0])]
+        if not chosen:
+            known = ", ".join(layer.weight for layer in layers) or "none"
+            LOG.error("fedspill: there is no linear layer named %r; linear weights: %s", name, known)
+        return chosen[0] if chosen else None
+    shown = [_shown_by(message.tensors, layers) for message in told.messages if message.kind == "aggregate"]
+    chosen = [layer for layer in layers if layer.weight in shown] or layers
+    return chosen[-1] if chosen else None
+
+
+def _shown_by(update: Mapping[str, Tensor], layers: list[Head]) -> str | None:
+    """The weight whose update adds up to zero over the classes; the last layer is nearly always the one."""
+    for some in (layers[-1:], layers):
+        names = [name for layer in some for name in (layer.weight, layer.bias) if name in update]
+        try:
+            head = find_head({name: update[name].double() for name in names if name is not None})
+        except FedspillError:
+            continue
+        return None if head.transposed else head.weight_name
+    return None
+
+
+def _linear_layers(model: Mapping[str, Tensor]) -> list[Head]:
+    """Two-dimensional weights in the order of the model, each with the bias that belongs to it."""
+    names, layers = list(model), []
+    for name, following in zip(names, [*names[1:], ""], strict=True):
+        weight = model[name]
+        if weight.ndim != 2 or not weight.is_floating_point():
+            continue
+        stem, dot, last = name.rpartition(".")
+        bias = f"{stem}{dot}bias" if last == "weight" else following  # a plain list of arrays: the bias comes next
+        fits = bias in model and model[bias].shape == weight.shape[:1]
+        layers.append(Head(name, bias if fits else None, weight.shape[0]))
+    return layers

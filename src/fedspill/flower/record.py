@@ -1,0 +1,131 @@
+"""record: any Flower strategy, and beside it a trace of what the server sends and receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Message as FlowerMessage
+from flwr.server.strategy import Strategy as LegacyStrategy
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedspill.federation.horizontal import Weighting
+from fedspill.flower.arrays import tensors_of
+from fedspill.flower.legacy import RecordedLegacy
+from fedspill.flower.protocol import Training
+from fedspill.flower.recording import Recording, Wishes
+from fedspill.flower.rounds import Reply, Seen, Truth, change_of, models_in, reply_in
+from fedspill.flower.tape import Limits
+from fedspill.messages import client
+from fedspill.threat import adversary as named_adversary
+from fedspill.trace import KEEP_ALL, Keep, Recorder
+
+AnyStrategy = TypeVar("AnyStrategy", bound=Strategy | LegacyStrategy)
+
+
+def record(
+    strategy: AnyStrategy,
+    to: Path | str | Recorder,
+    *,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    local_epochs: int = 1,
+    optimizer: str = "sgd",
+    weighting: Weighting = "examples",
+    head: str | None = None,
+    adversary: str | None = None,
+    keep: Keep = KEEP_ALL,
+    limits: Limits | None = None,
+    secure_aggregation: bool = False,
+    leave_out_unsound: bool = False,
+    arrays_key: str | None = None,
+    examples_key: str = "num-examples",
+    names: Sequence[str] | None = None,
+    client_name: Callable[[int], str] = client,
+    truth: Truth | None = None,
+) -> AnyStrategy:
+    """The same strategy, of a subclass that also records every training round to the folder `to`.
+
+    Training is as without it: nothing is changed, nothing waits for the disk, and whatever fails here is logged, noted
+    in the trace and left behind. Flower's round 1 is round 0 of the trace.
+
+    lr, batch_size, local_epochs, optimizer   how clients train, for attacks that need to know it
+    weighting           how the strategy weighs clients, for the aggregate in the trace
+    head                the last linear layer ("fc3"), or its weight; found by itself where the update shows it
+    adversary           whose sight is recorded, "curious-server" by default: what it does not see is not written
+    keep, limits        which rounds, clients and tensors; how many bytes on disk and in memory
+    secure_aggregation  replies carry the sum (SecAgg+): record that, and nothing if they turn out to be single updates
+    leave_out_unsound   keep NaN, infinities and wrong shapes from the strategy, which would otherwise sum or crash
+    arrays_key          the ArrayRecord that holds the model, where messages hold several
+    examples_key        the metric that says how many examples a client trained on
+    names               of the tensors, where the strategy is of the older kind (flwr.server) that sends bare lists
+    client_name         the address of a node in the trace
+    truth               (round, addresses in the sum) to the facts of the round, where they are known: in a simulation
+    """
+    sight = adversary or ("curious-server-secagg" if secure_aggregation else "curious-server")
+    wishes = Wishes(
+        to if isinstance(to, Recorder) else Path(to),
+        Training(lr, batch_size, local_epochs, optimizer, weighting),
+        head,
+        named_adversary(sight),
+        keep,
+        limits or Limits(),
+        secure_aggregation,
+        leave_out_unsound,
+        arrays_key,
+        examples_key,
+        None if names is None else tuple(names),
+        client_name,
+        truth,
+    )
+    before = Recorded if isinstance(strategy, Strategy) else RecordedLegacy
+    kind = type(f"Recorded{type(strategy).__name__}", (before, type(strategy)), {})
+    recorded: AnyStrategy = object.__new__(kind)
+    vars(recorded).update(vars(strategy), fedspill=Recording(wishes))
+    return recorded
+
+
+class Recorded(Strategy):
+    """Stands before the strategy's own class, so that everything else of that class stays in reach."""
+
+    fedspill: Recording
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[FlowerMessage]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))  # type: ignore[safe-super]
+        self.fedspill.sent(lambda: models_in(messages, self.fedspill.wishes.arrays_key))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[FlowerMessage]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        arrived, wishes = list(replies), self.fedspill.wishes
+        seen = self.fedspill.received(
+            server_round - 1, lambda: [reply_in(reply, wishes.arrays_key, wishes.examples_key) for reply in arrived]
+        )
+        if seen is not None and wishes.leave_out_unsound:
+            arrived = sound(seen, arrived)
+        return super().aggregate_train(server_round, arrived)  # type: ignore[safe-super]
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        try:
+            return super().start(*args, **kwargs)
+        finally:
+            self.fedspill.close()
+
+
+def sound(seen: Seen, replies: list[FlowerMessage]) -> list[FlowerMessage]:
+    """Without the replies that would poison or stop the sum. Errors stay: the strategy counts them."""
+    models = [tensors_of(model) for model in seen.models]
+
+    def passes(reply: Reply) -> bool:
+        if reply.error.startswith("failed"):
+            return True
+        asked = not reply.error and reply.node in seen.receivers
+        return asked and change_of(reply, models[seen.receivers[reply.node]]).sound
+
+    return [message for message, reply in zip(replies, seen.replies, strict=True) if passes(reply)]

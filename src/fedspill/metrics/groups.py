@@ -1,0 +1,105 @@
+"""Metrics for Whole Determination (paper 002): exact grouping, the largest group told apart, and rank correlation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from fedspill.errors import NotScored
+from fedspill.guesses import Groups, Guess
+from fedspill.metrics.base import Measured, Metric
+from fedspill.trace import Truth
+
+ALIKE = 1.1  # labels whose totals differ by less than this factor belong to one group
+
+
+@final
+@dataclass(frozen=True)
+class ExactGroups(Metric):
+    """Share of models whose labels are grouped exactly, number of groups included; "cannot tell" is a miss."""
+
+    name: ClassVar[str] = "groups-exact"
+    title: ClassVar[str] = "Labels grouped exactly"
+    paper: ClassVar[str] = "002"
+    guesses = Groups
+    perfect: ClassVar[float] = 1.0
+
+    def measure(self, guess: Guess, truth: Truth) -> Measured:
+        assert isinstance(guess, Groups)
+        hits = [
+            bool(told) and bool((true_groups(total) == group).all())
+            for group, total, told in zip(guess.group, true_totals(guess, truth), guess.answered, strict=True)
+        ]
+        return _share(hits)
+
+
+@final
+@dataclass(frozen=True)
+class LargestGroup(Metric):
+    """Share of models for which the labels of the largest group are told apart from all others."""
+
+    name: ClassVar[str] = "groups-largest"
+    title: ClassVar[str] = "Large labels told from small ones"
+    guesses = Groups
+    perfect: ClassVar[float] = 1.0
+
+    def measure(self, guess: Guess, truth: Truth) -> Measured:
+        assert isinstance(guess, Groups)
+        hits = [
+            bool(told) and bool(((true_groups(total) == 0) == (group == 0)).all())
+            for group, total, told in zip(guess.group, true_totals(guess, truth), guess.answered, strict=True)
+        ]
+        return _share(hits)
+
+
+@final
+@dataclass(frozen=True)
+class RankCorrelation(Metric):
+    """Spearman's correlation between guessed and true amounts of the labels; 0 is guessing."""
+
+    name: ClassVar[str] = "groups-rank-correlation"
+    title: ClassVar[str] = "Labels ordered by amount"
+    guesses = Groups
+    perfect: ClassVar[float] = 1.0
+
+    def measure(self, guess: Guess, truth: Truth) -> Measured:
+        assert isinstance(guess, Groups)
+        values = [
+            float(stats.spearmanr(amount.numpy(), total.numpy()).statistic)
+            for amount, total in zip(guess.amount, true_totals(guess, truth), strict=True)
+            if bool((total != total[0]).any()) and bool((amount != amount[0]).any())
+        ]
+        if not values:
+            raise NotScored("all labels have equally many samples")
+        return Measured(torch.tensor(values, dtype=torch.float64), torch.zeros(len(values)))
+
+
+def true_totals(guess: Groups, truth: Truth) -> list[Tensor]:
+    """For each origin the samples (classes,) of each label in the whole federation."""
+    totals = []
+    for origin in guess.of:
+        # The model of the last round is handed out before that round is noted: the totals never change.
+        if not truth.has(origin, "label_totals"):
+            raise NotScored(f"nothing is known of the federation's labels in round {origin.round}")
+        totals.append(truth.get(origin, "label_totals"))
+    if not totals or len(totals[0]) != guess.amount.shape[1]:
+        raise NotScored("nothing to score, or another number of classes")
+    return totals
+
+
+def true_groups(totals: Tensor) -> Tensor:
+    """(classes,) 0 for the labels with most samples, a new number where the next differs by the factor ALIKE."""
+    order = totals.argsort(descending=True, stable=True)
+    values = totals[order].double()
+    border = values[:-1] > ALIKE * values[1:]
+    number = torch.cat([torch.zeros(1, dtype=torch.int64), border.long().cumsum(0)])
+    return torch.empty_like(number).scatter_(0, order, number)
+
+
+def _share(hits: list[bool]) -> Measured:
+    values = torch.tensor(hits, dtype=torch.float64)
+    return Measured(values, torch.zeros_like(values), torch.ones_like(values))

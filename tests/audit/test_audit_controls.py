@@ -1,0 +1,92 @@
+"""Controls: every attack passes them; a broken one and a cheating one do not; where nothing leaks, nothing is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from audit_kit import HEAD, attack_code, plug_in, tiny
+
+from fedspill.audit.controls import Swapped, run_control
+from fedspill.audit.deployment import Deployment
+from fedspill.audit.jobs import strike
+from fedspill.audit.judge import judge
+from fedspill.audit.matrix import Pair, pairs_of
+from fedspill.audit.plan import Plan
+from fedspill.audit.runner import audit
+from fedspill.audit.severity import Severity
+from fedspill.partitions.dirichlet import Dirichlet
+from fedspill.partitions.shares import share_out
+from fedspill.seeds import generator
+from fedspill.trace import MemoryTrace
+
+RUNNABLE = [pair for pair in pairs_of(Plan()) if not pair.lacks()]
+PASSED = {"status": "ok", "positive": {"passed": True}, "negative": {"passed": True}}
+
+
+@pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)
+def test_every_attack_passes_its_controls(pair: Pair) -> None:
+    outcome = run_control(pair)
+    assert outcome["status"] == "ok", outcome["why"]
+    assert outcome["positive"]["passed"], outcome["positive"]
+    assert outcome["negative"]["passed"], outcome["negative"]
+
+
+FLIPPED = attack_code(
+    "Flipped",
+    "flipped",
+    """
+counts = llbg_counts(-layer.require_bias("theirs"), per_step, layer.samples, zeros)
+return LabelCounts(layer.of, counts)
+""",
+)
+CHEAT = attack_code(
+    "Cheat",
+    "cheat",
+    """
+truth = view._View__source.truth()
+return LabelCounts(layer.of, torch.stack([truth.get(origin, "label_counts") for origin in layer.of]))
+""",
+)
+
+
+def test_a_sign_flipped_attack_is_unscored_not_nothing_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(tmp_path, monkeypatch, HEAD + FLIPPED + CHEAT, {"flipped": "Flipped", "cheat": "Cheat"})
+    result = audit(tiny(attacks=["flipped", "cheat", "llbg"], adversaries=["curious-server"]), tmp_path / "out")
+    found = {finding["attack"]: finding for finding in result["findings"]}
+    assert found["flipped"]["status"] == "unscored"
+    assert "positive control failed" in found["flipped"]["why"]
+    assert found["flipped"]["score"]["value"] is None
+    assert found["cheat"]["status"] == "unscored"
+    assert "negative control failed" in found["cheat"]["why"]
+    assert found["llbg"]["status"] == "ok"
+    assert result["verdict"]["complete"] is False
+
+
+def false_alarms(seeds: range) -> int:
+    """Audits of federations whose messages stand beside the truth of others: runs with a medium finding or worse."""
+    alarms = 0
+    pairs = [pair for pair in RUNNABLE if pair.adversary == "curious-server" and pair.make().guesses.family == "labels"]
+    plan = tiny(federation={"clients": 8, "rounds": 1}, training={"lr": 0.05, "algorithm": "fedsgd"})
+    loaded = Deployment.of(plan)
+    for seed in seeds:
+        shares = share_out(loaded.dataset, Dirichlet(), 8, auxiliary=10, rng=generator(seed, "shares"))
+        deployment = replace(loaded, plan=plan.with_seed(seed), shares=shares)
+        trace = MemoryTrace(deployment.protocol())
+        deployment.federation(trace, engine="loop").run()
+        strikes = [(pair, strike(pair, Swapped(trace), deployment.knowledge(), seed, False)) for pair in pairs]
+        found = [judge(pair, "", "labels", [outcome], PASSED) for pair, outcome in strikes]
+        assert all(finding.status == "ok" for finding in found)
+        alarms += any(finding.severity >= Severity.MEDIUM for finding in found)
+    return alarms
+
+
+def test_where_nothing_can_leak_nothing_is_found() -> None:
+    assert false_alarms(range(20)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_where_nothing_can_leak_at_most_one_in_twenty_of_200() -> None:
+    assert false_alarms(range(200)) <= 10

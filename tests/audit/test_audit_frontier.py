@@ -1,0 +1,77 @@
+"""The defense frontier: what is tried, what it leaves, what it costs, and what is recommended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audit_kit import tiny
+
+from fedspill.audit.bench import Setting
+from fedspill.audit.findings import Finding
+from fedspill.audit.frontier import Accuracy, Point, advice, best_of, candidates_of, families_json
+from fedspill.audit.severity import Severity
+from fedspill.metrics.base import Score
+
+Audited = tuple[Path, dict[str, Any]]
+
+
+def point(name: str, level: Severity, right: int, used: tuple[str, ...] = (), status: Any = "ok") -> Point:
+    score = Score(0.6, 0.5, 0.7, 30, 0.5)
+    finding = Finding(
+        "a/b", "a", "A", "b", "labels", status, level, float(level) / 6, "label-asr", score, used=used, why=""
+    )
+    return Point(Setting(name), finding, Accuracy(right, 100), None, None)
+
+
+def test_candidates_come_from_the_plan_or_from_the_defenses_themselves() -> None:
+    chosen = candidates_of(tiny(candidates=[{"name": "clip-noise", "strengths": [{"sigma": 0.5}]}, "compression"]))
+    labels = [setting.label for setting in chosen]
+    assert labels[0] == "clip-noise(sigma=0.5)"
+    assert labels[1:] == ["compression(drop=0.8)", "compression(drop=0.9)", "compression(drop=0.99)"]
+    assert len(candidates_of(tiny(candidates=None))) >= 6
+    assert candidates_of(tiny(candidates=[])) == []
+
+
+def test_the_best_is_the_most_accurate_of_those_that_help_enough() -> None:
+    weak, good, strong = point("w", Severity.HIGH, 90), point("g", Severity.LOW, 80), point("s", Severity.INFO, 40)
+    assert best_of([weak, good, strong]) is good
+    assert best_of([weak]) is None
+    assert best_of([point("e", Severity.INFO, 99, status="errored")]) is None
+
+
+def test_advice_says_what_it_knows() -> None:
+    before = Accuracy(90, 100)
+    bad = point("", Severity.CRITICAL, 90).finding
+    good, knowing = point("g", Severity.LOW, 80), point("k", Severity.LOW, 80, used=("defense",))
+    assert advice(bad, before, [good], good) == (
+        "g(): critical to low, accuracy -10.0 points; tested against an attacker who does not know of it."
+    )
+    assert "who knows it" in advice(bad, before, [knowing], knowing)
+    weak = point("w", Severity.HIGH, 90)
+    assert advice(bad, before, [weak], None).startswith("None of the 1 settings tried brings its advantage below 0.2")
+    assert "could be measured" in advice(bad, before, [point("e", Severity.INFO, 9, status="errored")], None)
+
+
+def test_really_trained_and_really_attacked(audited: Audited) -> None:
+    _, result = audited
+    finding = next(finding for finding in result["findings"] if finding["id"] == "llbg/curious-server")
+    weak, strong = finding["defenses"]["tried"]
+    assert (weak["setting"], strong["setting"]) == ("clip-noise(sigma=0.001)", "clip-noise(sigma=1.0)")
+    assert weak["score"]["value"] == pytest.approx(finding["score"]["value"], abs=0.2)
+    assert strong["advantage"] < 0.1 < finding["advantage"]
+    assert strong["accuracy"]["n"] == result["accuracy"]["n"] == 359
+    assert finding["defenses"]["best"] == strong["setting"]
+    assert weak["adaptive"] is strong["adaptive"] is False
+    assert weak["epsilon"] is None
+
+
+def test_a_family_is_as_safe_as_its_worst_attack(audited: Audited) -> None:
+    _, result = audited
+    (family,) = result["families"]
+    tried = [finding["defenses"]["tried"] for finding in result["findings"] if finding["defenses"]]
+    for index, row in enumerate(family["settings"]):
+        assert row["attacks"] == len(tried)
+        assert row["advantage"] == max(points[index]["advantage"] for points in tried)
+    assert families_json([]) == []
