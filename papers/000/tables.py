@@ -10,6 +10,7 @@ round "in the first few" was drawn; ours joins those rounds. Nothing is refused 
 from __future__ import annotations
 
 import time
+from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -202,7 +203,7 @@ def repeats(run: Run, setting: str) -> int:
     return 2 if setting == "sgd, one epoch" else 1
 
 
-class Compositions(Table):
+class Compositions(Table, ABC):
     """One of Tables III to VII: the custom network on one data set."""
 
     paper: ClassVar[str] = "000"
@@ -323,7 +324,7 @@ def _timed(work: Any) -> float:
     return time.perf_counter() - began
 
 
-class LargeNetworks(Table):
+class LargeNetworks(Table, ABC):
     """One of Tables IX, X, XII, XIII: a standard network, in full scale on a GPU."""
 
     paper: ClassVar[str] = "000"
@@ -394,7 +395,7 @@ class Vgg16Cifar(LargeNetworks):
     model: ClassVar[tuple[str, dict[str, Any]]] = VGG16
 
 
-class Ablation(Table):
+class Ablation(Table, ABC):
     """One of Tables XIV, XV: a step of Decaf left out; ours without the null test beside it, and the other readings."""
 
     paper: ClassVar[str] = "000"
@@ -510,7 +511,7 @@ class Stability(Table):
             yield row({"curve": what, "round": number}, by, score, None, note)
 
 
-class Sweep(Table):
+class Sweep(Table, ABC):
     """A figure that varies one thing: mean error over users and the first rounds."""
 
     paper: ClassVar[str] = "000"

@@ -9,6 +9,7 @@ label. The paper's success rates have no trivial baseline; here they stand besid
 from __future__ import annotations
 
 import copy
+from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -301,7 +302,7 @@ class CompressedQuantity(Table):
             yield from counted(seen, {"compression": rate}, run, figure, f"Printed aborts: {printed['aborts']}.")
 
 
-class QuantityFigure(Table):
+class QuantityFigure(Table, ABC):
     """A figure that varies one setting of Quantity Inference; MNIST with the MLP at quick scale, the CNN in full."""
 
     paper: ClassVar[str] = "002"

@@ -207,8 +207,6 @@ def inspect(
 
     if gradient is not None and (before or after):
         raise UsageError("Give either --gradient, or --before and --after.")
-    if batch_size is None:
-        raise UsageError("Expected --batch-size, the samples of a local step or of the gradient's batch.")
     if gradient is not None:
         result = inspect_gradient(gradient, batch_size=batch_size, head=head, unchecked=unchecked)
     elif before is not None and after is not None and lr is not None:

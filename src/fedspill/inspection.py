@@ -80,7 +80,7 @@ def inspect_update(
     after: Path,
     *,
     lr: float,
-    batch_size: int,
+    batch_size: int | None,
     samples: int | None = None,
     local_steps: int | None = None,
     head: str | None = None,
@@ -89,27 +89,29 @@ def inspect_update(
     """Label counts of the samples that trained `before` into `after`, by plain SGD."""
     if not lr > 0:
         raise UsageError(f"The learning rate must be positive, got {lr}.")
-    schedule = schedule_from(batch_size, samples, local_steps)
     first, notes = _load(before)
     second, more = _load(after)
     _same_tensors(before, first, after, second)
+    schedule = schedule_from(batch_size, samples, local_steps)
     scale = -1.0 / (lr * schedule.epochs)
     change = {name: scale * (second[name] - first[name]) for name in first}
     return _inspect(change, schedule, head, unchecked, notes + [note for note in more if note not in notes])
 
 
 def inspect_gradient(
-    gradient: Path, *, batch_size: int, head: str | None = None, unchecked: bool = False
+    gradient: Path, *, batch_size: int | None, head: str | None = None, unchecked: bool = False
 ) -> Inspection:
     """Label counts of the batch behind one mean gradient."""
     tensors, notes = _load(gradient)
     return _inspect(tensors, schedule_from(batch_size, None, 1), head, unchecked, notes)
 
 
-def schedule_from(batch_size: int, samples: int | None, local_steps: int | None) -> Schedule:
+def schedule_from(batch_size: int | None, samples: int | None, local_steps: int | None) -> Schedule:
     """The local schedule that the three numbers describe; whatever is left out follows from the others."""
     if any(number is not None and number < 1 for number in (batch_size, samples, local_steps)):
         raise UsageError("Batch size, samples and local steps must be at least 1.")
+    if batch_size is None:
+        raise UsageError("Expected the batch size: the samples of a local step, or behind the gradient.")
     if samples is None:
         return Schedule(batch_size * (local_steps or 1), batch_size)
     per_pass = -(-samples // batch_size)

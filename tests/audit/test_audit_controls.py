@@ -21,7 +21,10 @@ from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
 from fedspill.trace import MemoryTrace
 
-RUNNABLE = [pair for pair in pairs_of(Plan()) if not pair.lacks()]
+PLANNED = Deployment.of(Plan())
+OFFERED = {**PLANNED.protocol(), **PLANNED.knowledge()}
+# An audit skips attacks that need knowledge which no plan offers yet (labels_per_client: class sniffing and the like).
+RUNNABLE = [pair for pair in pairs_of(Plan()) if not pair.lacks() and pair.make().needs.knows <= OFFERED.keys()]
 PASSED = {"status": "ok", "positive": {"passed": True}, "negative": {"passed": True}}
 
 

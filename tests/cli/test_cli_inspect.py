@@ -413,7 +413,8 @@ def test_checkpoints_that_do_not_belong_together_are_refused(run: Run, tmp_path:
 
     def answer(changed: Tensors) -> tuple[int, str]:
         safetensors.torch.save_file(changed, tmp_path / "other.safetensors")
-        result = run("inspect", "--before", before, "--after", tmp_path / "other.safetensors", "--lr", 0.05)
+        other = tmp_path / "other.safetensors"
+        result = run("inspect", "--before", before, "--after", other, "--lr", 0.05, "--batch-size", 16)
         return result.code, result.said
 
     code, said = answer({name: tensor for name, tensor in state.items() if name != "3.bias"})
@@ -475,3 +476,10 @@ def test_hostile_names_of_layers_cannot_command_the_terminal(run: Run, tmp_path:
     assert "\x1b" not in result.out + result.err
     refused = run("inspect", "--gradient", path, "--batch-size", 128, "--head", "fc")
     assert "\x1b" not in refused.out + refused.err
+
+
+def test_the_batch_size_is_never_guessed(run: Run, tmp_path: Path, digits: Examples) -> None:
+    path = gradient_file(tmp_path, network("perceptron"), digits, dict)
+    result = run("inspect", "--gradient", path)
+    assert result.code == 2
+    assert "Expected the batch size" in result.said

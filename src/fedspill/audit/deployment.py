@@ -85,7 +85,11 @@ class Deployment:
             "batch_size": training.batch_size,
             "local_lr": training.lr,
             "local_epochs": 1 if steps else training.epochs,
-            "optimizer": training.optimizer,
+            "optimizer": {
+                "name": training.optimizer,
+                "momentum": training.momentum,
+                "weight_decay": training.weight_decay,
+            },
             "client_count": self.settings.clients_per_round or len(self.shares.clients),
             "plan": self.plan.essence(),
         }

@@ -92,8 +92,13 @@ def _evidence(metric: Metric, outcomes: Sequence[Outcome]) -> list[dict[str, Any
     return [
         histogram(f"{metric.title}, over origins", values),
         *by_round(metric, outcomes),
-        *(item.as_json() for item in drawings),
+        *(_rounded(item.as_json()) for item in drawings),
     ]
+
+
+def _rounded(drawing: dict[str, Any]) -> dict[str, Any]:
+    lists = {key: value for key, value in drawing.items() if isinstance(value, list)}
+    return drawing | {key: [rounded(x) if isinstance(x, float) else x for x in value] for key, value in lists.items()}
 
 
 def by_round(metric: Metric, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
