@@ -191,6 +191,7 @@ def main() -> int:
             seconds = np.median([second for block in blocks for second in block[name]])
             print(f"  {name:10} {seconds:12.4f}   {show(figures):>18}", flush=True)
         results[kind] = {"title": work.title, "blocks": blocks, "relative_to_ours": relative}
+        write(results, options.json)
 
     failed = 0
     print("\nBars")
@@ -207,9 +208,14 @@ def main() -> int:
         results[kind].setdefault("bars", []).append(
             {"of": numerator, "to": denominator, sense: bar, **found, "met": met}
         )
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    write(results, options.json)
     return 1 if failed else 0
+
+
+def write(results: dict[str, Any], path: Path | None) -> None:
+    """After every workload, so that a run that is cut short keeps what it has."""
+    if path:
+        path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def show(figures: dict[str, float]) -> str:

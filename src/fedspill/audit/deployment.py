@@ -26,6 +26,24 @@ if TYPE_CHECKING:
     from fedspill.flower.engine import FlowerFederation
 
 
+# Knowledge that a deployment hands to adversaries who may have it, in protocol() or knowledge(). An attack that needs
+# more is skipped with the reason: class sniffing and its kin need labels_per_client, which waits for their controls.
+OFFERED = frozenset(
+    {
+        "architecture",
+        "aux_data",
+        "batch_size",
+        "client_count",
+        "defense",
+        "local_epochs",
+        "local_lr",
+        "optimizer",
+        "shadow_data",
+        "unlabelled_aux",
+    }
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """What a plan describes. Nothing has been sent yet."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedspill.attacks.base import Attack
+from fedspill.audit.deployment import OFFERED
 from fedspill.audit.plan import Plan
 from fedspill.registry import entries, load, make, options_of
-from fedspill.threat import ADVERSARIES, ThreatModel, adversary
+from fedspill.threat import ADVERSARIES, KNOWLEDGE, ThreatModel, adversary
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Pair:
 
     def lacks(self) -> list[str]:
         """What keeps this adversary from running this attack; empty when it can."""
-        return self.threat.missing(self.make().needs)
+        needs = self.make().needs
+        unsaid = sorted((needs.knows & self.threat.knows) - OFFERED)
+        return self.threat.missing(needs) + [f"to know {KNOWLEDGE[word]} ({word}): no plan says it" for word in unsaid]
 
 
 def shown(options: dict[str, Any]) -> str:
