@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedspill.attacks.base import Attack
@@ -149,9 +150,9 @@ def trained(network: Network, pool: Pools, seed: int, store: Path | None = None)
     model = network.spec.build(pool.shape, pool.classes, seed=seed_of(seed, "grid network"))
     if not network.epochs:
         return model
-    place = None if store is None else store / f"{network.data}-{network.spec.name}-{seed}.pt"
+    place = None if store is None else store / f"{network.data}-{network.spec.name}-{seed}.safetensors"
     if place is not None and place.exists():
-        model.load_state_dict(torch.load(place, weights_only=True))
+        model.load_state_dict(load_file(place))
         return model
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     rng = generator(seed, "grid training")
@@ -163,7 +164,7 @@ def trained(network: Network, pool: Pools, seed: int, store: Path | None = None)
             optimizer.step()
     if place is not None:
         place.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(model.state_dict(), place)
+        save_file(model.state_dict(), place)
     return model
 
 
