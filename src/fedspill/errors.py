@@ -122,3 +122,7 @@ class NotApplicable(FedspillError):
 
 class NotScored(FedspillError):
     """A guess cannot be held against the truth: nothing is known of it, or it speaks of other classes."""
+
+
+class NothingToGuess(NotScored):
+    """The truth is such that any guess, or none, would do: there is no leak of this kind to look for."""

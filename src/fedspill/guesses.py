@@ -140,7 +140,11 @@ class ClassQuantities(Guess):
 
     family: ClassVar[str] = "quantity"
     headline: ClassVar[str] = "quantity-within-one"
-    control: ClassVar[Mapping[str, Any]] = Presence.control
+    # Ten clients a round: of three, any guess would be within one.
+    control: ClassVar[Mapping[str, Any]] = {
+        **Presence.control,
+        "federation": {"clients": 30, "rounds": 7, "clients_per_round": 10, "weighting": "uniform"},
+    }
 
     of: Sequence[Origin]
     clients: Tensor
@@ -164,11 +168,12 @@ class Groups(Guess):
 
     family: ClassVar[str] = "groups"
     headline: ClassVar[str] = "groups-rank-correlation"
+    # Few clients with half of the labels each, so that the federation has much of some labels and none of others.
     control: ClassVar[Mapping[str, Any]] = {
         "data": "digits",
         "model": {"name": "mlp", "widths": [32]},
-        "partition": {"name": "dirichlet", "alpha": 0.3},
-        "federation": {"clients": 2, "rounds": 8, "weighting": "uniform"},
+        "partition": {"name": "main-labels", "low": 5, "high": 5, "per_label": 20, "minor": 0, "reuse": True},
+        "federation": {"clients": 4, "rounds": 8, "weighting": "uniform"},
         "training": {"lr": 0.1, "batch_size": 16},
         "adversary_data": {"per_class": 20},
     }
@@ -185,6 +190,45 @@ class Groups(Guess):
             raise AttackFailed("Expected a group number for each class.")
         if self.answered.dtype != torch.bool or self.answered.shape != (len(self.of),):
             raise AttackFailed("Expected a mark for each origin whether it is answered.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Inputs(Guess):
+    """The data themselves: for each origin a stack of recovered samples (count, *shape), in no particular order.
+
+    `certified` marks the samples that the attack vouches for by something it observed, never by the truth.
+    `answered` is false where the attack gives nothing: refusing is better than a pretty picture.
+    """
+
+    family: ClassVar[str] = "inputs"
+    headline: ClassVar[str] = "inputs-recovered"
+    # One client a round with one small batch of a fresh network: the gradient holds every sample of it.
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "digits",
+        "model": {"name": "mlp", "widths": [32, 32], "activation": "tanh"},
+        "partition": {"name": "uniform-batch", "batch": 4},
+        "federation": {"clients": 6, "rounds": 6, "clients_per_round": 1},
+        "training": {"algorithm": "fedsgd", "lr": 0.01, "batch_size": 4},
+    }
+
+    of: Sequence[Origin]
+    samples: Sequence[Tensor]
+    certified: Sequence[Tensor]  # per origin (count,) bool
+    answered: Tensor  # (origins,) bool
+    labels: Sequence[Tensor] | None = None  # per origin (count,) int64: the class guessed for each sample
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        if not len(self.samples) == len(self.certified) == len(self.of):
+            raise AttackFailed(f"Expected samples and certificates for {len(self.of)} origins.")
+        if self.answered.dtype != torch.bool or self.answered.shape != (len(self.of),):
+            raise AttackFailed("Expected a mark for each origin whether it is answered.")
+        for samples, certified in zip(self.samples, self.certified, strict=True):
+            if certified.dtype != torch.bool or certified.shape != samples.shape[:1]:
+                raise AttackFailed("Expected a mark for each sample whether it is certified.")
+            if not bool(torch.isfinite(samples).all()):
+                raise AttackFailed("Expected finite samples.")
 
 
 def _check_table(table: Tensor, of: Sequence[Origin], what: str) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from audit_kit import HEAD, attack_code, plug_in, tiny
 
-from fedspill.audit.controls import Swapped, run_control
+from fedspill.audit.controls import Swapped, run_control, swapped
 from fedspill.audit.deployment import OFFERED, Deployment
 from fedspill.audit.jobs import strike
 from fedspill.audit.judge import judge
@@ -20,7 +21,7 @@ from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
 from fedspill.threat import KNOWLEDGE
-from fedspill.trace import MemoryTrace
+from fedspill.trace import MemoryTrace, Origin
 
 RUNNABLE = [pair for pair in pairs_of(Plan()) if not pair.lacks()]
 PASSED = {"status": "ok", "positive": {"passed": True}, "negative": {"passed": True}}
@@ -97,3 +98,45 @@ def test_a_deployment_hands_out_what_it_says_it_offers() -> None:
     planned = Deployment.of(check_plan({"adversary_data": {"shadow": 20}, "defenses": ["compression"]}, "a plan"))
     given = {word for word, value in {**planned.protocol(), **planned.knowledge()}.items() if value is not None}
     assert given & KNOWLEDGE.keys() == OFFERED
+
+
+def test_what_leaves_nothing_to_guess_is_skipped_not_a_failure() -> None:
+    """Every label in every round: presence asks nothing, and the audit is whole without it."""
+    plan = check_plan({"partition": "iid", "federation": {"clients": 3, "rounds": 2}}, "a plan")
+    deployment = Deployment.of(plan)
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace, engine="loop").run()
+    pair = next(pair for pair in RUNNABLE if pair.attack == "class-sniffing")
+    outcome = strike(pair, trace, deployment.knowledge(), 1, False)
+    assert outcome["status"] == "skipped"
+    assert "nothing to balance" in outcome["why"]
+
+
+def test_a_recording_without_truth_is_unscored() -> None:
+    deployment = Deployment.of(tiny())
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace, engine="loop").run()
+    told = MemoryTrace.of(trace.messages(), trace.protocol)
+    pair = next(pair for pair in RUNNABLE if pair.id == "llbg/curious-server")
+    outcome = strike(pair, told, deployment.knowledge(), 1, False)
+    assert outcome["status"] == "unscored"
+    assert "nothing is known of the labels" in outcome["why"]
+
+
+def test_swapping_renames_classes_and_keeps_clients_with_their_labels() -> None:
+    facts = {}
+    for number in range(3):
+        origin = Origin(number, "aggregator")
+        facts[origin, "label_counts_by_client"] = torch.arange(20).view(2, 10) + 100 * number
+        facts[origin, "clients"] = torch.tensor([number, number + 5])
+    handed = swapped(facts)
+    for number in range(3):
+        origin = Origin(number, "aggregator")
+        source = int(handed[origin, "clients"][0])
+        assert source != number
+        renamed, original = (
+            handed[origin, "label_counts_by_client"],
+            facts[Origin(source, "aggregator"), "label_counts_by_client"],
+        )
+        assert not torch.equal(renamed, original)
+        assert torch.equal(renamed.sort(1).values, original)  # within a client, the same amounts

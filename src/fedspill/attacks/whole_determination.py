@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedspill.attacks.base import Attack
 from fedspill.attacks.local_changes import Setting, read_setting
-from fedspill.attacks.path_bases import inner_products, load_between, path_bases, probe_head
+from fedspill.attacks.path_bases import inner_products, last_layer_of, load_between, path_bases, probe_head
 from fedspill.attacks.quantity_inference import WATCHER_NEEDS
 from fedspill.attacks.round_sums import LabelsPerClient, Rehearsal, RoundSum, read_rounds
 from fedspill.attacks.simplex import cone_fit
@@ -108,7 +108,8 @@ def path_amounts(rounds: list[RoundSum], setting: Setting) -> tuple[Tensor, Tens
         bases = path_bases(
             setting.model, one.before, one.change, setting.head, setting.auxiliary, setting.classes, points=3
         )
-        columns = torch.cat([bases.gradients, -one.summed[None]])
+        moved = last_layer_of(one.change, setting.head, setting.bias)  # the watcher's own part belongs to the whole
+        columns = torch.cat([bases.gradients, -moved[None]])
         factors, agreement = cone_fit(inner_products(columns, bases.middle, even, RIDGE))
         agreement = min(max(agreement, 1e-3), 0.999)
         if float(factors.sum()) > 0:

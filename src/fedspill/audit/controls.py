@@ -2,8 +2,9 @@
 
 The positive control is a tiny federation that surely leaks, a plan that the guess's family (or the attack itself)
 brings. The negative control is the same federation with the truth of its origins swapped: the messages of one batch
-beside the truth of another. An honest attack then does no better than chance; one that reads the truth, and a metric
-that understates chance, are found out. A failed control makes the finding `unscored`: broken never looks like safe.
+beside the truth of another, its classes renamed. An honest attack then does no better than chance; one that reads the
+truth, and a metric that understates chance, are found out. A failed control makes the finding `unscored`: broken never
+looks like safe.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ class Swapped(Trace):
 
 
 def swapped(facts: Mapping[tuple[Origin, str], Tensor]) -> dict[tuple[Origin, str], Tensor]:
-    """Every fact handed on to another origin of the same role; the entries of a fact that is alone are shuffled."""
+    """Every fact handed on to another origin of the same role, and of facts about labels the classes renamed at random.
+
+    Renamed, because labels that are common in one batch are common in the next: knowing that is no leak of this one.
+    """
     result = {}
     groups: dict[tuple[str, str], list[Origin]] = {}
     for origin, name in facts:
@@ -92,7 +96,7 @@ def swapped(facts: Mapping[tuple[Origin, str], Tensor]) -> dict[tuple[Origin, st
     for (_, name), origins in groups.items():
         for index, origin in enumerate(origins):
             fact = facts[origins[index - 1], name]
-            alone = len(origins) == 1 and fact.ndim > 0
-            order = torch.randperm(len(fact), generator=generator(SEED, "swap")) if alone else slice(None)
-            result[origin, name] = fact[order] if fact.ndim else fact
+            if name.startswith("label_") and fact.ndim:  # (..., classes)
+                fact = fact[..., torch.randperm(fact.shape[-1], generator=generator(SEED, "swap", *origin))]
+            result[origin, name] = fact
     return result

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fedspill.audit.plan import Plan
-from fedspill.data.base import Dataset
+from fedspill.data.base import Dataset, Examples
 from fedspill.errors import NoHead, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # Knowledge that a deployment hands to adversaries who may have it, in protocol() or knowledge(). An attack that needs
-# more is skipped with the reason: class sniffing and its kin need labels_per_client, which waits for their controls.
+# more is skipped with the reason.
 OFFERED = frozenset(
     {
         "architecture",
@@ -35,6 +36,7 @@ OFFERED = frozenset(
         "batch_size",
         "client_count",
         "defense",
+        "labels_per_client",
         "local_epochs",
         "local_lr",
         "optimizer",
@@ -115,7 +117,10 @@ class Deployment:
     def knowledge(self) -> dict[str, Any]:
         """What the adversaries that may know such things are given, beside the protocol."""
         auxiliary, shadow = self.shares.auxiliary, self.shares.shadow
-        known: dict[str, Any] = {"architecture": self.build_model}
+        known: dict[str, Any] = {
+            "architecture": self.build_model,
+            "labels_per_client": labels_per_client(self.shares.clients),
+        }
         if len(auxiliary):
             known |= {"aux_data": auxiliary, "unlabelled_aux": auxiliary.x}
         if len(shadow):
@@ -164,3 +169,10 @@ class Deployment:
     def with_defenses(self, *defenses: Any) -> Deployment:
         """The same deployment with these defenses on the wire, behind those in place."""
         return replace(self, settings=replace(self.settings, defenses=(*self.settings.defenses, *defenses)))
+
+
+def labels_per_client(clients: Sequence[Examples]) -> tuple[int, int]:
+    """The fewest and the most labels that a client mainly holds: at least half as often as its commonest one."""
+    counts = [torch.bincount(own.y) for own in clients if len(own)]
+    held = [int((2 * count >= count.max()).sum()) for count in counts]
+    return (min(held), max(held)) if held else (1, 1)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeAlias, final
 from fedspill.audit.bench import Bench, Setting
 from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
-from fedspill.errors import FedspillError, NotApplicable, NotKnown
+from fedspill.errors import FedspillError, NotApplicable, NothingToGuess, NotKnown, NotScored
 from fedspill.files import dump_json
 from fedspill.guesses import Guess
 from fedspill.metrics.base import Metric
@@ -148,7 +148,13 @@ def strike(pair: Pair, trace: Trace, knowledge: Mapping[str, Any], seed: int, sh
     headline: Metric = make("metrics", attack.guesses.headline)
     measured: dict[str, Any] = {}
     for metric in (headline, *_other_metrics(guess, headline)):
-        result = metric.measure(guess, truth)
+        try:
+            result = metric.measure(guess, truth)
+        except NotScored as error:
+            if metric is headline:
+                status = "skipped" if isinstance(error, NothingToGuess) else "unscored"
+                return {"status": status, "why": error.problem}
+            continue  # the headline stands without it
         if not bool(result.values.isfinite().all() and result.chance.isfinite().all()):
             return {"status": "unscored", "why": f"{metric.name}: a value is not finite"}
         measured[metric.name] = {

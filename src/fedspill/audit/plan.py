@@ -96,13 +96,13 @@ class LimitsPart(_Part):
 
 
 class Plan(_Part):
-    """The default plan is the default audit: ten clients with their own mix of handwritten digits."""
+    """The default plan is the default audit: twenty clients with their own mix of handwritten digits, five a round."""
 
     # What is deployed.
     data: Choice = Choice(name="digits")
     model: Choice = Choice(name="mlp", widths=[64])  # type: ignore[call-arg]
     partition: Choice = Choice(name="dirichlet", alpha=0.5)  # type: ignore[call-arg]
-    federation: FederationPart = FederationPart()
+    federation: FederationPart = FederationPart(clients=20, clients_per_round=5)
     training: LocalTraining = Field(default_factory=lambda: LocalTraining(lr=0.1))
     defenses: tuple[Choice, ...] = ()
     # Who attacks, with what.

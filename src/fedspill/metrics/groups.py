@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -9,9 +10,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedspill.errors import NotScored
+from fedspill.errors import NothingToGuess, NotScored
 from fedspill.guesses import Groups, Guess
-from fedspill.metrics.base import Measured, Metric
+from fedspill.metrics.base import CONFIDENCE, Measured, Metric, Score
 from fedspill.trace import Truth
 
 ALIKE = 1.1  # labels whose totals differ by less than this factor belong to one group
@@ -74,8 +75,31 @@ class RankCorrelation(Metric):
             if bool((total != total[0]).any()) and bool((amount != amount[0]).any())
         ]
         if not values:
-            raise NotScored("all labels have equally many samples")
-        return Measured(torch.tensor(values, dtype=torch.float64), torch.zeros(len(values)))
+            raise NothingToGuess("all labels have equally many samples")
+        labels = torch.full((len(values),), guess.amount.shape[1])
+        return Measured(torch.tensor(values, dtype=torch.float64), torch.zeros(len(values)), labels)
+
+    def summarise(self, measured: Measured) -> Score:
+        """The mean over federations; n is the labels ranked, since one federation has only itself to average over."""
+        score = super().summarise(measured)
+        if score.status != "ok" or measured.trials is None:
+            return score
+        low, high = correlation_interval(measured.values, measured.trials)
+        return Score(score.value, min(low, score.value), max(high, score.value), int(measured.trials.sum()), 0.0)
+
+
+def correlation_interval(values: Tensor, labels: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval for the mean rank correlation of federations with that many labels each, on Fisher's scale.
+
+    The standard error of a rank correlation is that of Bonett and Wright (2000); three labels or fewer say nothing.
+    """
+    if bool((labels <= 3).any()):
+        return -1.0, 1.0
+    kept = values.double().clamp(-0.999, 0.999)
+    variance = ((1 + kept**2 / 2) / (labels - 3)).sum() / len(kept) ** 2
+    half = float(stats.norm.ppf((1 + confidence) / 2)) * float(variance.sqrt())
+    centre = float(kept.atanh().mean())
+    return math.tanh(centre - half), math.tanh(centre + half)
 
 
 def true_totals(guess: Groups, truth: Truth) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import torch
 
-from fedspill.errors import NotScored
+from fedspill.errors import NothingToGuess
 from fedspill.guesses import Guess, Presence
 from fedspill.metrics.base import Measured, Metric, Score
 from fedspill.metrics.round_truth import Owned, true_owners
@@ -34,7 +34,7 @@ class BalancedPresence(Metric):
         assert isinstance(guess, Presence)
         there = true_owners(guess.of, truth, guess.me, self.owned, guess.present.shape[1]) > 0
         if not bool(there.any()) or bool(there.all()):
-            raise NotScored("every label is present in every round, or none is: nothing to balance")
+            raise NothingToGuess("every label is present in every round, or none is: nothing to balance")
         right = (guess.present == there).double()
         # Each round's successes, weighted so that their mean over rounds is the mean of the two rates.
         weight = torch.where(there, 0.5 / there.sum(), 0.5 / (~there).sum())
