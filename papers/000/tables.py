@@ -501,11 +501,11 @@ class Stability(Table):
                     yield from self._curve(recording, guess, f"{name}, {setting}", by)  # type: ignore[arg-type]
 
     def _curve(self, recording: Recording, guess: Proportions, what: str, by: By) -> Iterator[Row]:
-        errors = distance(guess.shares, true_shares(guess, recording.trace.truth()), 1)
+        real = true_shares(guess, recording.trace.truth())
+        errors, even = distance(guess.shares, real, 1), distance(baselines(real)["uniform"], real, 1)
         numbers = torch.tensor([origin.round for origin in guess.of])
         for number in numbers.unique().tolist():
-            own = errors[numbers == number]
-            score = CompositionL1().summarise(Measured(own, own))
+            score = CompositionL1().summarise(Measured(errors[numbers == number], even[numbers == number]))
             agreement = float(guess.agreement[numbers == number].mean())
             note = f"agreement {agreement:.2f}, accuracy of the model {recording.accuracies[number]:.2f}"
             yield row({"curve": what, "round": number}, by, score, None, note)

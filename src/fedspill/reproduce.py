@@ -17,6 +17,8 @@ Scale: TypeAlias = Literal["quick", "full"]
 By: TypeAlias = Literal["paper", "fedspill", "baseline"]
 Verdict: TypeAlias = Literal["reproduced", "exceeded", "not reproduced", "not runnable"]
 
+WIDEST = 10  # tolerances that an interval may bridge
+
 
 @dataclass(frozen=True)
 class Row:
@@ -98,13 +100,16 @@ def verdict(
     """Within the tolerance, or with the printed figure inside our interval, it is reproduced; else better or worse.
 
     `unit` is how many printed units one unit of the score is, 100 for percent. Fewer than three repetitions give no
-    interval worth the name, and no verdict.
+    interval worth the name, and no verdict; an interval so wide that it holds a figure ten tolerances away neither.
     """
     if printed is None or score.status != "ok" or score.n < 3:
         return "not runnable"
     gain = (unit * score.value - printed) * (1 if higher_is_better else -1)
-    if abs(gain) <= tolerance or unit * score.low <= printed <= unit * score.high:
+    inside = unit * score.low <= printed <= unit * score.high
+    if abs(gain) <= tolerance or (inside and abs(gain) <= WIDEST * tolerance):
         return "reproduced"
+    if inside:
+        return "not runnable"
     return "exceeded" if gain > 0 else "not reproduced"
 
 

@@ -4,15 +4,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.decaf import Composition, Decaf, over_rounds
+from fedspill.attacks.decaf import Composition, Decaf, hedged, over_rounds
 from fedspill.attacks.decaf_paper import descent, null_classes, read_out
 from fedspill.attacks.local_changes import Optimizer
 from fedspill.attacks.path_bases import Probe, inner_products, membership
-from fedspill.attacks.simplex import cone_fit, simplex_fit
+from fedspill.attacks.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
 from fedspill.data.base import Dataset
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import Unfit
@@ -222,3 +223,47 @@ def test_a_round_that_agrees_outweighs_one_that_does_not() -> None:
     joined, _ = over_rounds(["a", "a"], [good, bad], weighted=True)
     assert float(joined.shares[0]) > 0.99
     assert joined.null.tolist() == [False, True]
+
+
+def test_many_fits_at_once_are_those_of_one_at_a_time() -> None:
+    """Block pivoting against Lawson and Hanson: same shares, no larger error, on problems with more and fewer rows."""
+    rng = torch.Generator().manual_seed(4)
+    for classes, rows in ((10, 200), (10, 12), (30, 100)):
+        columns = torch.rand(40, 1, rows, generator=rng, dtype=torch.float64)
+        columns = columns + torch.randn(40, classes, rows, generator=rng, dtype=torch.float64)
+        shares = torch.rand(40, classes, generator=rng, dtype=torch.float64) ** 4
+        target = (shares / shares.sum(1, keepdim=True))[:, None] @ columns
+        target = target + 0.5 * torch.randn(40, 1, rows, generator=rng, dtype=torch.float64)
+        table = torch.cat([columns, target], 1)
+        products = table @ table.mT
+        allowed = torch.rand(40, classes, generator=rng) > 0.3
+        allowed[:, 0] = True
+        found, agreement = simplex_fits(products, allowed)
+        assert torch.allclose(found.sum(1), torch.ones(40, dtype=torch.float64))
+        assert bool((found >= 0).all())
+        assert not bool(found[~allowed].any())
+        for index in range(40):
+            wanted = _one_by_one(products[index].numpy(), np.flatnonzero(allowed[index].numpy()))
+            assert np.abs(found[index].numpy() - wanted).max() < 1e-6
+        fit = (found[:, None] @ columns)[:, 0]
+        assert torch.allclose(agreement, torch.cosine_similarity(fit, target[:, 0]).clamp_min(0))
+
+
+def test_odd_fits() -> None:
+    nothing = simplex_fits(torch.eye(4)[None], torch.zeros(1, 3, dtype=torch.bool))
+    assert nothing[0].tolist() == [[1 / 3] * 3]
+    assert float(nothing[1]) == 0
+    same = torch.ones(1, 4, 4, dtype=torch.float64)  # every column is the target
+    shares, agreement = simplex_fits(same, torch.ones(1, 3, dtype=torch.bool))
+    assert float(shares.sum()) == pytest.approx(1)
+    assert float(agreement) == pytest.approx(1)
+    zero, agreement = simplex_fits(torch.zeros(1, 4, 4), torch.ones(1, 3, dtype=torch.bool))
+    assert float(zero.sum()) == pytest.approx(1)
+    assert float(agreement) == 0
+
+
+def test_a_fit_that_explains_nothing_gives_way_to_even_shares() -> None:
+    shares, allowed = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64), torch.tensor([True, True, False])
+    assert hedged(shares, allowed, 0.0).tolist() == [0.5, 0.5, 0.0]
+    assert hedged(shares, allowed, 0.999).tolist() == [1.0, 0.0, 0.0]
+    assert 0.5 < float(hedged(shares, allowed, 0.3)[0]) < float(hedged(shares, allowed, 0.9)[0]) < 1.0

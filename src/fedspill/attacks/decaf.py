@@ -20,6 +20,7 @@ from fedspill.trace import View
 
 RIDGE = 0.001  # of the mean variance, in the whitening
 SURE = 0.995  # above this agreement the solution needs no help from the null test
+DOUBT = 0.15  # how fast a fit that explains little gives way to even shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +38,8 @@ class Decaf(Attack):
     """Decomposes what a client sent into what each class would have sent.
 
     `solver` "paper" is Algorithms 1 to 3. "path" (ours): bases averaged between the model before and after, a whitened
-    least-squares fit on the simplex without descent, momentum and weight decay taken out, rounds weighted by how well
-    they are explained, and no answer where nothing is. Adam's steps are normalised coordinate by coordinate, so there
+    least-squares fit on the simplex without descent, momentum and weight decay taken out, even shares to the degree that
+    nothing is explained, rounds weighted by how well they are, and no answer where nothing is. Adam's steps are normalised coordinate by coordinate, so there
     the bias alone is read, with its normaliser worked out from the bases; Adadelta's first steps hardly depend on the
     gradient's size, and nothing we know beats the published bases there, so they are used.
 
@@ -128,6 +129,7 @@ class Decaf(Attack):
             shares, agreement = adam_bias_shares(bases, mean[:, -1], ~null, change.batch_size)
         else:
             shares, agreement = path_shares(bases, mean, ~null)
+        shares = hedged(shares, ~null, agreement)
         return Composition(shares, null | (shares == 0) & (agreement > SURE), agreement), theorem
 
     def _nulls(self, change: LocalChange, setting: Setting, theorem: bool) -> Tensor:
@@ -149,6 +151,8 @@ class Decaf(Attack):
             null = _not_all(removed)
         single, union = gradient_bases(change, setting, null, self.unified, rng)
         bases = torch.cat([single, union[None]]).flatten(1) if self.calibrator else single.flatten(1)
+        if not bool(torch.isfinite(bases).all()):
+            return Composition(torch.full((setting.classes,), torch.nan), null, 0.0)  # the auxiliary epoch diverged
         factors = descent(bases, target.flatten(), self.epochs, self.rate)
         agreement = float(torch.nn.functional.cosine_similarity(factors @ bases, target.flatten(), dim=0))
         shares = torch.zeros(setting.classes, dtype=torch.float64)
@@ -172,6 +176,19 @@ def path_shares(bases: PathBases, mean_gradient: Tensor, allowed: Tensor) -> tup
         shares, agreement = simplex_fit(inner_products(columns, bases.middle, mixture, RIDGE), allowed)
         mixture = 0.9 * shares + 0.1 / len(shares)
     return shares, agreement
+
+
+def hedged(shares: Tensor, allowed: Tensor, agreement: float) -> Tensor:
+    """Shares (classes,) drawn towards even shares of the allowed classes, the more the less they explain.
+
+    Least squares on noise gives any answer. The square of the agreement counts as signal, the rest as noise, and noise
+    as its square: a fit that explains nearly all is left as it is.
+    """
+    if agreement > SURE:
+        return shares
+    signal = agreement**2
+    weight = signal / (signal + DOUBT * (1 - signal) ** 2) if signal > 0 else 0.0
+    return weight * shares + (1 - weight) * allowed.double() / allowed.sum()
 
 
 def adam_bias_shares(bases: PathBases, mean_step: Tensor, allowed: Tensor, batch_size: int) -> tuple[Tensor, float]:
