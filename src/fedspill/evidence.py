@@ -78,7 +78,7 @@ class Pairs(Evidence):
 @final
 @dataclass(frozen=True)
 class Curve(Evidence):
-    """A line, such as a ROC curve; `chance` is the line of no access. Of several repeats the first is shown."""
+    """A line, such as a ROC curve, and that of no access, or what `beside` says. Of repeats the first is shown."""
 
     kind: ClassVar[str] = "curve"
 
@@ -87,6 +87,7 @@ class Curve(Evidence):
     x_title: str
     y_title: str
     chance: list[float]
+    beside: str = "chance"
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:

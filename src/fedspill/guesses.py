@@ -91,6 +91,7 @@ class Proportions(Guess):
     agreement: Tensor  # (origins,) from 0 to 1
     answered: Tensor  # (origins,) bool
     notes: Sequence[str] = field(default_factory=tuple)
+    unexplained: Tensor | None = None  # (origins,) the share of this origin's own message that the guess leaves open
 
     def check(self) -> None:
         _check_table(self.shares, self.of, "shares")

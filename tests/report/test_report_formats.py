@@ -135,7 +135,7 @@ def test_plots_of_odd_numbers() -> None:
     assert svg.histogram({"title": "t", "edges": [0.0, 1.0], "counts": [0]})
     assert svg.bars({"title": "t", "true": [0.0], "guessed": [0.0]}, ["a"])
     assert svg.pairs({"title": "t", "true": [], "guessed": [], "count": []})
-    flat = {"title": "t", "x": [1.0], "y": [5.0], "chance": [5.0], "x_title": "x", "y_title": "y"}
+    flat = {"title": "t", "x": [1.0], "y": [5.0], "chance": [5.0], "x_title": "x", "y_title": "y", "beside": "chance"}
     assert "NaN" not in svg.curve(flat)
     assert svg.gauge({"value": 21.4, "low": 20.1, "high": 22.6, "chance": 9.8}) == ""
     assert svg.draw({"kind": "images"}, []) == ""

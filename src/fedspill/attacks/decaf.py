@@ -102,6 +102,7 @@ class Decaf(Attack):
             sure = "sign theorem: every null class is found" if exact else "heuristic ratio test"
             notes.append(f"null classes by the {sure}")
             notes.append(f"read as {setting.optimizer.name}, {self.points} points between the models")
+        unexplained = torch.tensor([1 - one.agreement**2 for one in found], dtype=torch.float64)
         if self.rounds == "all":
             found = over_rounds([change.of.sender for change in read], found, weighted=self.solver == "path")
         agreement = torch.tensor([one.agreement for one in found], dtype=torch.float64)
@@ -109,7 +110,7 @@ class Decaf(Attack):
         if not bool(answered.all()):
             notes.append(f"{int((~answered).sum())} of {len(found)} not answered: nothing explains what they sent")
         shares, null = torch.stack([one.shares for one in found]), torch.stack([one.null for one in found])
-        return Proportions([change.of for change in read], shares, null, agreement, answered, notes)
+        return Proportions([change.of for change in read], shares, null, agreement, answered, notes, unexplained)
 
     def _decompose(self, change: LocalChange, setting: Setting, rng: torch.Generator) -> tuple[Composition, bool]:
         if self.solver == "paper":

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import NotScored
-from fedspill.evidence import Bars, Evidence, Pairs
+from fedspill.evidence import Bars, Curve, Evidence, Pairs
 from fedspill.guesses import Guess, LabelCounts
 from fedspill.metrics.base import Measured, Metric
 from fedspill.trace import Truth
 
 ENOUGH = 100  # samples behind a total, so that it says nothing about a single one
+GROUPS = 5  # of equally many batches, from the least to the most confident
 CELLS = 12  # steps of the count axes in a plot: counts are grouped, not listed
 
 
@@ -44,6 +45,8 @@ class LabelSuccess(Metric):
         if int(real.sum()) >= ENOUGH:
             total = _floats(real.sum(0)), _floats(guess.counts.sum(0))
             shown.append(Bars("Labels of all clients together", False, names, *total))
+        if guess.confidence is not None and len(real) >= 2 * GROUPS:
+            shown.append(_calibration(guess.confidence, overlap(guess.counts, real)))
         if private:
             shown.append(Bars("Labels of one client", True, names, _floats(real[0]), _floats(guess.counts[0])))
         return shown
@@ -117,6 +120,15 @@ def _pairs(guess: Tensor, real: Tensor) -> Pairs:
     cells = sorted(times)
     title = "Samples of a class in a client's batch"
     return Pairs(title, False, [c[0] for c in cells], [c[1] for c in cells], [times[cell] for cell in cells])
+
+
+def _calibration(stated: Tensor, right: Tensor) -> Curve:
+    """The share of labels that was right (batches,) over what the attack expected (batches,), groups of batches."""
+    order = stated.argsort(stable=True)
+    groups = [(float(stated[part].mean()), float(right[part].mean())) for part in order.tensor_split(GROUPS)]
+    expected, measured = [x for x, _ in groups], [y for _, y in groups]
+    title, axes = "Confidence against success", ("share of labels that the attack expects to have right", "measured")
+    return Curve(title, False, expected, measured, *axes, expected, "as stated")
 
 
 def _floats(values: Tensor) -> list[float]:

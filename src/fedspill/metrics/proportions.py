@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import NotScored
-from fedspill.evidence import Bars, Evidence
+from fedspill.evidence import Bars, Curve, Evidence
 from fedspill.guesses import Guess, Proportions
 from fedspill.metrics.base import Measured, Metric
 from fedspill.trace import Truth
@@ -42,6 +42,8 @@ class Distance(Metric, ABC):
         shown: list[Evidence] = [
             Bars("Composition of all clients together", False, names, real.mean(0).tolist(), shares.mean(0).tolist())
         ]
+        if guess.unexplained is not None and len({origin.round for origin in guess.of}) > 1:
+            shown.append(_residuals(guess.unexplained, [origin.round for origin in guess.of]))
         if private:
             for index in range(min(len(senders), 10)):
                 title = f"Composition of {senders[index]} in round {guess.of[index].round}"
@@ -112,6 +114,14 @@ class FalseNulls(Metric):
     def measure(self, guess: Guess, truth: Truth) -> Measured:
         assert isinstance(guess, Proportions)
         return _shares_of(guess, truth, absent=False)
+
+
+def _residuals(unexplained: Tensor, numbers: list[int]) -> Curve:
+    """How much of a client's message its composition leaves unexplained, by round; 1 is what noise would show."""
+    rounds, of = sorted(set(numbers)), torch.tensor(numbers)
+    means = [float(unexplained[of == number].mean()) for number in rounds]
+    title, axes = "What the composition leaves unexplained, by round", ("round", "share of the update")
+    return Curve(title, False, [float(r) for r in rounds], means, *axes, [1.0] * len(rounds), "noise")
 
 
 def _shares_of(guess: Proportions, truth: Truth, *, absent: bool) -> Measured:

@@ -94,7 +94,7 @@ def pairs(item: Mapping[str, Any]) -> Markup:
 
 
 def curve(item: Mapping[str, Any]) -> Markup:
-    """A line, and the line of no access."""
+    """A line, and the one it is held against."""
     values = [*item["y"], *item["chance"]]
     inside = min(values) >= 0 and max(values) <= 1
     low, high = (0.0, 1.0) if inside else _widened(values)
@@ -102,7 +102,7 @@ def curve(item: Mapping[str, Any]) -> Markup:
     parts = _frame(axes, item["x_title"], item["y_title"])
     parts.append(_path(axes, item["x"], item["chance"], "chance"))
     parts.append(_path(axes, item["x"], item["y"], "stroke"))
-    parts += _legend(("stroke", "attack"), ("chance", "chance"))
+    parts += _legend(("stroke", "attack"), ("chance", item["beside"]))
     return _plot(f"{item['title']}", parts)
 
 
