@@ -25,7 +25,9 @@ WATCHER_NEEDS: Needs = needs(
         "optimizer",
     ],
 )  # fmt: skip
-UNTRAINED = 0.4  # accuracy on the auxiliary data below which single-label trainings still add up
+# Single-label trainings add up while the model is wrong on most auxiliary data, if they explain the sum this well.
+UNTRAINED = 0.4
+EXPLAINED = 0.985
 RIDGE = 0.1  # of the regression, over the mean variance of the rehearsals
 
 
@@ -38,10 +40,11 @@ class QuantityInference(Attack):
     G_{t+1} is read as the round's update and N_L as labels per client, the only readings under which Equation 4 adds
     up; `filters` and `abort_spread` are the outlier rule and the abort rule, whose limit the paper does not state.
     "nnls" (ours) fits all labels jointly on single-label trainings. It is exact while the model is untrained, when
-    trainings superpose. "regression" (ours) rehearses whole clients with random label sets and regresses ownership on
-    the update; since the prediction is linear, it holds for the sum of all clients as for one. "auto" takes the first
-    while the model is wrong on most auxiliary samples, else the second. With few auxiliary samples per label the
-    regression knows its own samples better than the clients': its error shrinks with more of them.
+    trainings superpose. "regression" (ours) rehearses whole clients with random label sets and regresses ownership
+    on the update; since the prediction is linear, it holds for the sum of all clients as for one. "auto" takes the
+    first while the model is wrong on most auxiliary samples and the fit explains nearly all of the sum, else the
+    second. With few auxiliary samples per label the regression knows its own samples better than the clients': its
+    error shrinks with more of them.
     """
 
     name: ClassVar[str] = "quantity-inference"
@@ -84,8 +87,9 @@ class QuantityInference(Attack):
                 raise NotApplicable("Training on auxiliary data diverges at these settings.")
             if self.solver == "paper":
                 return self._published(one, singles, labels), "Algorithm 2"
-            clients, _ = joint_counts(singles, one.summed, one.clients, labels.mean)
-            if self.solver == "nnls" or accuracy_at(one, rehearsal.setting) < UNTRAINED:
+            clients, agreement = joint_counts(singles, one.summed, one.clients, labels.mean)
+            untrained = agreement >= EXPLAINED and accuracy_at(one, rehearsal.setting) < UNTRAINED
+            if self.solver == "nnls" or untrained:
                 return clients, "joint fit of single-label trainings"
         owned, updates = rehearsed(one, rehearsal, labels, self.rehearsals, rng)
         return regressed_counts(owned, updates, one.summed, one.clients), "regression on rehearsed clients"
