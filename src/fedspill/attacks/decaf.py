@@ -37,11 +37,12 @@ class Composition:
 class Decaf(Attack):
     """Decomposes what a client sent into what each class would have sent.
 
-    `solver` "paper" is Algorithms 1 to 3. "path" (ours): bases averaged between the model before and after, a whitened
-    least-squares fit on the simplex without descent, momentum and weight decay taken out, even shares to the degree that
-    nothing is explained, rounds weighted by how well they are, and no answer where nothing is. Adam's steps are normalised coordinate by coordinate, so there
-    the bias alone is read, with its normaliser worked out from the bases; Adadelta's first steps hardly depend on the
-    gradient's size, and nothing we know beats the published bases there, so they are used.
+    `solver` "paper" is Algorithms 1 to 3. "path" (ours): bases averaged between the model before and after, a
+    whitened least-squares fit on the simplex without descent, momentum and weight decay taken out, even shares to
+    the degree that nothing is explained, rounds weighted by how well they are, and no answer where nothing is.
+    Adam's steps are normalised coordinate by coordinate, so there the bias alone is read, with its normaliser
+    worked out from the bases; Adadelta's first steps hardly depend on the gradient's size, and nothing we know
+    beats the published bases there, so they are used.
 
     Null classes. If the last layer's inputs are never negative and there is no weight decay, a class without samples
     cannot show a positive change, however many steps were made: every null class is found. The converse is not a
