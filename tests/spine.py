@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedspill.attacks.active.targets import Targets
 from fedspill.attacks.base import Attack
 from fedspill.data.base import Examples
 from fedspill.errors import FedspillError
@@ -106,10 +107,16 @@ def knowledge() -> dict[str, Any]:
         "unlabelled_aux": auxiliary.x,
         "aux_data": auxiliary,
         "shadow_data": blobs(80, seed=1001),
-        "targets": blobs(10, seed=1002),
+        "targets": targets(),
         "defense": (),
         "own_data": ragged_clients()[0],
     }
+
+
+def targets() -> Targets:
+    """Two records to look for, one in each round; whether their first feature is large is not known."""
+    records = blobs(2, seed=1002)
+    return Targets(records.x * (torch.arange(FEATURES) > 0), records.y, first=0, column=0, masked=(0,))
 
 
 def attempt(action: Callable[[], Any]) -> Any:

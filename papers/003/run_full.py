@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import json
 import math
+import os
 import sys
 import time
 import types
@@ -58,7 +60,7 @@ def main() -> None:
 
     from fedspill.reproduce import Run, Table
 
-    torch.set_num_threads(4)
+    torch.set_num_threads(min(4, int(os.environ.get("OMP_NUM_THREADS", "4"))))
     module = load_tables()
     if asked.batches:
         whole = module.attacked
@@ -66,7 +68,7 @@ def main() -> None:
     kinds = {
         kind.name.partition("/")[2]: kind
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Table) and kind is not Table
+        if isinstance(kind, type) and issubclass(kind, Table) and not inspect.isabstract(kind)
     }
     asked.out.mkdir(parents=True, exist_ok=True)
     for number in asked.tables:

@@ -8,8 +8,9 @@ batch of an untrained table meets a freshly initialised network; the same batche
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,19 +19,25 @@ from torch import Tensor, nn
 
 from fedspill.attacks.base import Attack
 from fedspill.attacks.ebi import EBI, ebi_counts
+from fedspill.attacks.inverting_gradients import InvertingGradients
 from fedspill.attacks.labels import Labels
 from fedspill.attacks.llbg import LLBG, LLBGAux, LLBGGamma
 from fedspill.attacks.llg import LLG
 from fedspill.attacks.probe import class_confidence
+from fedspill.attacks.reconstruction import Reconstruction
 from fedspill.data.base import Dataset, DataSource, Examples
 from fedspill.data.cifar100 import Cifar100
 from fedspill.data.fashion_subclasses import FashionSubclasses
+from fedspill.defenses.base import Defense
+from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.defenses.compression import Compression
 from fedspill.errors import DataMissing
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import LocalTraining
-from fedspill.guesses import LabelCounts
+from fedspill.guesses import Inputs, LabelCounts
 from fedspill.messages import Message
-from fedspill.metrics.base import Score
+from fedspill.metrics.base import Metric, Score
+from fedspill.metrics.inputs import InputsLpips, InputsMse, InputsPsnr, InputsSsim
 from fedspill.metrics.labels import LabelSuccess, baselines, true_counts
 from fedspill.models.base import ModelSpec
 from fedspill.models.cnn import Cnn
@@ -52,10 +59,12 @@ METRIC = "ASR, percent of labels"
 TOLERANCE = 2.0  # points
 LEARNING_RATE, LOCAL_STEPS = 0.001, 10
 OURS = "labels"
+UNAWARE = "labels, not told of the defense"
 UNTRAINED: dict[str, Attack] = {"llg": LLG(), "ebi": EBI(), "llbg": LLBG()}
 GAMMAS: dict[str, Attack] = {f"llbg-gamma {gamma}": LLBGGamma(gamma) for gamma in (0.5, 0.7, 0.9)}
 TRAINED: dict[str, Attack] = {"llg": LLG(), "ebi": EBI(), "llbg-aux": LLBGAux()}
 WEIGHTS_ONLY: dict[str, Attack] = {"llg": LLG()}
+DEFENDED_FULL = 100  # batches a setting
 NO_IMAGENET = (
     "Needs ImageNet's validation images as a folder `imagenet` of class folders in the data folder{more}; "
     "neither is on this machine."
@@ -75,6 +84,7 @@ class Setup:
     labelled: bool = False  # whether it knows their labels
     attacks: Mapping[str, Attack] = field(default_factory=lambda: UNTRAINED)
     lr: float = LEARNING_RATE
+    defenses: tuple[Defense, ...] = ()  # on the wire; ours is told of them
 
 
 @dataclass(frozen=True)
@@ -260,6 +270,132 @@ class VisionTransformer(Table):
 
 
 @dataclass(frozen=True)
+class InputsFromGradients(Table):
+    """Table 10: what labels are worth to Inverting Gradients, and what exact recovery makes of the same gradients.
+
+    B = 4, half of one label; untrained MLP, last activation tanh, FedSGD. Inverting Gradients with total variation 0.2
+    and signed Adam for 24,000 steps, here 1,000 at quick scale.
+    """
+
+    name: ClassVar[str] = "003/10"
+    title: ClassVar[str] = "Inputs of an untrained Tanh MLP on CIFAR-100, B = 4, by label attack"
+    paper: ClassVar[str] = "003"
+
+    batch: ClassVar[int] = 4
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        printed = published(self.paper, "10")
+        dataset, why_not = load_images(Cifar100(normalize=True), run)
+        if dataset is None:
+            for labels in ("llg", "llbg"):
+                for word, figure in printed[labels].items():
+                    yield not_runnable({"attack": labels, "score": word}, "paper", word, figure, why_not)
+            return
+        number, steps = (20, 24_000) if run.scale == "full" else (3, 1_000)
+        raw = Cifar100().load(run.data_dir).train.x  # the scale of pixels, which scores are about
+        pixels = (raw.mean((0, 2, 3))[:, None, None], raw.std((0, 2, 3))[:, None, None])
+        partition = HalfQuarterRest(batch=self.batch, shortage="reuse")
+        mlp = _fresh(Mlp(widths=(1024, 1024, 1024), last_activation="tanh"), dataset, run)
+        setup = Setup(dataset, mlp, partition, self.batch, dataset.test, _unlabelled(dataset, run))
+        attacks: dict[str, tuple[Attack, By, str]] = {
+            "ours": (Reconstruction(), "fedspill", batch_note(dataset)),
+        }
+        for labels in ("llg", "llbg"):
+            attack = InvertingGradients(labels_from=labels, steps=steps, variation=0.2, unexplained=float("inf"))
+            attacks[labels] = (attack, "paper", f"{steps:,} steps.")
+        for name, (made, by, note) in attacks.items():
+            guess, truth = reconstructed(setup, made, number, run, pixels)
+            yield from rows_of_inputs(guess, truth, name, by, printed.get(name, {}), note)
+
+
+class Defended(Table, ABC):
+    """One of Tables 11 to 13: VGG19, untrained, B = 128, with a defense of several strengths on the wire.
+
+    Clipping and noise act on the gradient of every local step, compression on the update. The relative accuracy that
+    the paper prints beside them needs a VGG19 trained to convergence for each strength; docs/defenses.md has ours.
+    """
+
+    paper: ClassVar[str] = "003"
+
+    @abstractmethod
+    def settings(self) -> dict[str, tuple[Defense, ...]]:
+        """By the name of the row in expected.json, or a name of ours where nothing is printed."""
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        printed = published(self.paper, self.name.partition("/")[2])
+        dataset, why_not = load_images(Cifar100(normalize=True), run)
+        number = DEFENDED_FULL if run.scale == "full" else 3
+        for name, defenses in self.settings().items():
+            figures = printed.get(name, {})
+            if dataset is None:
+                yield from _missing({"setting": name}, figures, why_not)
+                continue
+            setup = replace(_unbalanced(dataset, _fresh(Vgg19(), dataset, run), 128, run), defenses=defenses)
+            yield from rows_of(attack_batches(setup, number, run), {"setting": name}, figures, batch_note(dataset))
+
+
+@dataclass(frozen=True)
+class Clipped(Defended):
+    """Table 11: clipping at several norms, noise 0.01 (the caption; the text says 0.1), and without noise."""
+
+    name: ClassVar[str] = "003/11"
+    title: ClassVar[str] = "Labels of an untrained VGG19 behind clipping"
+    paper: ClassVar[str] = "003"
+
+    def settings(self) -> dict[str, tuple[Defense, ...]]:
+        norms: dict[str, float | None] = {"0.1": 0.1, "0.5": 0.5, "1": 1.0, "1.5": 1.5, "none": None}
+        noised = {name: _each_step(norm, 0.01) for name, norm in norms.items()}
+        return noised | {f"{name}, no noise": _each_step(norm, 0.0) for name, norm in norms.items() if norm}
+
+
+@dataclass(frozen=True)
+class Noised(Defended):
+    """Table 12: noise of several sizes, clipping at 1."""
+
+    name: ClassVar[str] = "003/12"
+    title: ClassVar[str] = "Labels of an untrained VGG19 behind noise"
+    paper: ClassVar[str] = "003"
+
+    sigmas: ClassVar[tuple[float, ...]] = (0.0, 0.01, 0.1, 0.3, 0.5)
+
+    def settings(self) -> dict[str, tuple[Defense, ...]]:
+        return {f"{sigma:g}": _each_step(1.0, sigma) for sigma in self.sigmas}
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from super().rows(run)
+        dataset, _ = load_images(Cifar100(normalize=True), run)
+        if dataset is None:
+            return
+        for sigma in (0.1, 0.3):  # a network whose gradients are three times as long as the norm they are clipped to
+            setup = _unbalanced(dataset, _fresh(MODELS["mlp"], dataset, run), 128, run)
+            setup = replace(setup, defenses=_each_step(1.0, sigma))
+            number = DEFENDED_FULL if run.scale == "full" else 6
+            note = f"{batch_note(dataset)} Nothing is printed for the MLP."
+            yield from rows_of(attack_batches(setup, number, run), {"setting": f"mlp, {sigma:g}"}, {}, note)
+        for sigma in self.sigmas[1:]:
+            found = score(*_told_the_rule(sigma, len(dataset.classes), run))
+            why = "Not an attack: ideal gradients, the sizes 64 and 32 given away, the signal of every layer read."
+            cell = {"setting": f"{sigma:g}", "attack": "bound: told the sampling rule"}
+            yield _row(cell, "baseline", None, found, "not runnable", why)
+
+
+@dataclass(frozen=True)
+class Compressed(Defended):
+    """Table 13: the smallest coordinates of each tensor left out."""
+
+    name: ClassVar[str] = "003/13"
+    title: ClassVar[str] = "Labels of an untrained VGG19 behind compression"
+    paper: ClassVar[str] = "003"
+
+    def settings(self) -> dict[str, tuple[Defense, ...]]:
+        return {f"{drop:g}": (Compression(drop=drop),) for drop in (0.0, 0.1, 0.4, 0.8, 0.9, 0.99)}
+
+
+def _each_step(norm: float | None, sigma: float) -> tuple[Defense, ...]:
+    return (ClipNoise(clip=norm, sigma=sigma, per="step"),)
+
+
+@dataclass(frozen=True)
 class WithoutBias(Table):
     """Table 14: VGG11 with and without the last bias, untrained and trained."""
 
@@ -435,7 +571,8 @@ def attack_batches(setup: Setup, number: int, run: Run, *, algorithm: str = "fed
     """All attacks on the same batches, each trained on by its network; then what guessing would get."""
     counts, real = attacked(setup, number, run, algorithm=algorithm)
     results = [
-        Result(name, "fedspill" if name == OURS else "paper", score(found, real)) for name, found in counts.items()
+        Result(name, "fedspill" if name in (OURS, UNAWARE) else "paper", score(found, real))
+        for name, found in counts.items()
     ]
     names = ("even counts", "commonest class", "random labels")
     return results + [Result(n, "baseline", score(c, real)) for n, c in zip(names, baselines(real), strict=True)]
@@ -453,14 +590,75 @@ def attacked(setup: Setup, number: int, run: Run, *, algorithm: str = "fedavg") 
         known["unlabelled_aux"] = setup.auxiliary.x
         if setup.labelled:
             known["aux_data"] = setup.auxiliary
-        for name, attack in {**setup.attacks, OURS: Labels()}.items():
-            whole = name == OURS or isinstance(attack, LLBGAux)
+        ours: dict[str, Attack] = {OURS: Labels()}
+        if setup.defenses:
+            ours = {UNAWARE: Labels(), **ours}
+        for name, attack in {**setup.attacks, **ours}.items():
+            whole = name in ours or isinstance(attack, LLBGAux)
             seen = trace if whole else _head_only(trace, network)
-            guess = attack(seen.view(CURIOUS_SERVER, knowledge=known), seed=run.seed)
+            told = {"defense": setup.defenses} if setup.defenses and name == OURS else {}
+            guess = attack(seen.view(CURIOUS_SERVER, knowledge={**known, **told}), seed=run.seed)
             assert isinstance(guess, LabelCounts)
             counts.setdefault(name, []).append(guess.counts)
         truths.append(true_counts(guess, trace.truth()))
     return {name: torch.cat(found) for name, found in counts.items()}, torch.cat(truths)
+
+
+def reconstructed(
+    setup: Setup, attack: Attack, number: int, run: Run, pixels: tuple[Tensor, Tensor]
+) -> tuple[Inputs, Truth]:
+    """What the attack makes of `number` batches, each with its network, and what they were, both in [0, 1]."""
+    mean, deviation = pixels
+    shares = setup.partition.split(setup.victims, number, generator(run.seed, "batches", setup.batch))
+    of, samples, certified, labels, answered = [], [], [], [], []
+    facts: dict[tuple[Origin, str], Tensor] = {}
+    for index, share in enumerate(shares):
+        network, batch = setup.network(index), setup.victims.take(share)
+        trace = record_update(network, setup, batch, run, "fedsgd")
+        known = {"architecture": partial(_evaluated_on, network, run.device), "unlabelled_aux": setup.auxiliary.x}
+        guess = attack(trace.view(CURIOUS_SERVER, knowledge=known), seed=run.seed)
+        assert isinstance(guess, Inputs)
+        assert guess.labels is not None
+        origin = Origin(index, "client:0")
+        of.append(origin)
+        samples.append((guess.samples[0].reshape(-1, *batch.x.shape[1:]) * deviation + mean).clamp(0, 1))
+        certified.append(guess.certified[0])
+        labels.append(guess.labels[0])
+        answered.append(bool(guess.answered[0]))
+        facts[origin, "inputs"] = (batch.x * deviation + mean).clamp(0, 1)
+        facts[origin, "input_labels"] = batch.y
+        facts[origin, "label_counts"] = torch.bincount(batch.y, minlength=len(setup.dataset.classes))
+    held = Examples((setup.victims.x * deviation + mean).clamp(0, 1), setup.victims.y)
+    return Inputs(of, samples, certified, torch.tensor(answered), labels), Truth(facts, [held])
+
+
+def rows_of_inputs(
+    guess: Inputs, truth: Truth, name: str, by: By, printed: Mapping[str, float], note: str
+) -> Iterator[Row]:
+    """A row for each of the paper's five scores."""
+    assert guess.labels is not None
+    classes = len(truth.get(guess.of[0], "label_counts"))
+    counts = torch.stack([torch.bincount(own[own >= 0], minlength=classes) for own in guess.labels])
+    asr = LabelSuccess().score(LabelCounts(guess.of, counts), truth)
+    cell = {"attack": f"inverting-gradients, labels by {name}" if by == "paper" else "inputs"}
+    judged = verdict(asr, printed.get("asr"), tolerance=5.0, unit=100)
+    yield _row({**cell, "score": "asr"}, by, printed.get("asr"), asr, judged, note)
+    wanted: dict[str, tuple[Metric, float]] = {
+        "psnr": (InputsPsnr(), 2.0),
+        "ssim": (InputsSsim(), 0.1),
+        "mse": (InputsMse(), 0.01),
+        "lpips": (InputsLpips(), 0.05),
+    }
+    for word, (metric, tolerance) in wanted.items():
+        found, figure = metric.score(guess, truth), printed.get(word)
+        at = {**cell, "score": word}
+        if found.status != "ok":
+            yield not_runnable(at, by, metric.title, figure, found.why)
+            continue
+        better = metric.perfect > found.chance
+        judged = verdict(found, figure, tolerance=tolerance, higher_is_better=better)
+        numbers = (found.value, found.low, found.high, found.n, found.chance)
+        yield Row(at, by, metric.title, figure, *numbers, judged, note)
 
 
 def record_update(network: nn.Module, setup: Setup, batch: Examples, run: Run, algorithm: str) -> MemoryTrace:
@@ -480,7 +678,8 @@ def record_update(network: nn.Module, setup: Setup, batch: Examples, run: Run, a
         "optimizer": "sgd",
     }
     trace = MemoryTrace(protocol, Keep(kinds=frozenset({"model", "update", "gradient"})))
-    Horizontal(network, [batch], Settings(rounds=1, training=training), run.seed, classes, trace, run.device).run()
+    settings = Settings(rounds=1, training=training, defenses=setup.defenses)
+    Horizontal(network, [batch], settings, run.seed, classes, trace, run.device).run()
     return trace
 
 
@@ -518,6 +717,25 @@ def _counts_alone(size: int, cap: int, classes: int, run: Run) -> tuple[Tensor, 
         biases.append(len(steps) / classes - torch.stack(per_class).sum(0))
         truths.append(torch.bincount(pool.y[share], minlength=classes))
     return ebi_counts(torch.stack(biases), torch.full((100,), size)), torch.stack(truths)
+
+
+SIGNAL = 1.9  # of VGG19: the squared norm of a step's whole gradient over that of its last bias
+
+
+def _told_the_rule(sigma: float, classes: int, run: Run) -> tuple[Tensor, Tensor]:
+    """Counts and the true ones if all that noise leaves were read, and the two large classes' sizes were known."""
+    rng = generator(run.seed, "told the rule")
+    large = torch.randint(classes, (100, 2), generator=rng)
+    real = torch.stack([torch.bincount(torch.randint(classes, (32,), generator=rng), minlength=classes) for _ in large])
+    for column, size in enumerate((64, 32)):
+        real.scatter_add_(1, large[:, column : column + 1], torch.full((100, 1), size))
+    noise = sigma * LOCAL_STEPS**0.5 * 13 / SIGNAL**0.5  # in samples
+    seen = real + noise * torch.randn(real.shape, generator=rng)
+    order = seen.argsort(1, descending=True)
+    counts = torch.zeros_like(real)
+    for place, size in enumerate((64, 32, *[1] * 32)):
+        counts.scatter_(1, order[:, place : place + 1], size)
+    return counts, real
 
 
 def score(counts: Tensor, real: Tensor) -> Score:

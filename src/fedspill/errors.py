@@ -125,4 +125,4 @@ class NotScored(FedspillError):
 
 
 class NothingToGuess(NotScored):
-    """The truth is such that any guess, or none, would do: there is no leak of this kind to look for."""
+    """There is no leak of this kind to look for: any guess would do, or the attack says that it does not apply."""

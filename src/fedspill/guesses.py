@@ -232,6 +232,65 @@ class Inputs(Guess):
                 raise AttackFailed("Expected finite samples.")
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Attributes(Guess):
+    """A yes-or-no attribute of each target that was looked for: one origin, the sum of its round, per target.
+
+    `scores` are higher the more likely the attribute is 1; `prior` is the probability of that which the adversary's own
+    data give without any access (imputation); `places` say which of its round's targets it is.
+    """
+
+    family: ClassVar[str] = "attributes"
+    headline: ClassVar[str] = "attribute-auc"
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "made-up-people",
+        "model": {"name": "mlp", "widths": [48, 24], "activation": "elu", "alpha": -2.0, "logits": 1},
+        "partition": "iid",
+        "federation": {"clients": 4, "rounds": 2, "secure_aggregation": True},
+        "training": {"lr": 0.05, "batch_size": 32},
+        "adversary_data": {"per_class": 20, "shadow": 300},
+        "targets": {"attribute": "secret", "members": 32, "others": 0},
+    }
+
+    of: Sequence[Origin]
+    scores: Tensor  # (targets,)
+    prior: Tensor  # (targets,)
+    places: Tensor  # (targets,) int64
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        _check_scores(self.of, self.scores, self.prior, self.places)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Membership(Guess):
+    """Whether a client trained on each target that was looked for; the higher the score, the more likely it did."""
+
+    family: ClassVar[str] = "membership"
+    headline: ClassVar[str] = "membership-auc"
+    control: ClassVar[Mapping[str, Any]] = {
+        **Attributes.control,
+        "model": {"name": "mlp", "widths": [48, 24], "logits": 1},
+        "targets": {"members": 16, "others": 16},
+    }
+
+    of: Sequence[Origin]
+    scores: Tensor  # (targets,)
+    places: Tensor  # (targets,) int64
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def check(self) -> None:
+        _check_scores(self.of, self.scores, self.places)
+
+
+def _check_scores(of: Sequence[Origin], *columns: Tensor) -> None:
+    for column in columns:
+        if column.shape != (len(of),) or not bool(torch.isfinite(column).all()):
+            raise AttackFailed(f"Expected {len(of)} finite numbers, one for each target.")
+
+
 def _check_table(table: Tensor, of: Sequence[Origin], what: str) -> None:
     if table.ndim != 2 or len(table) != len(of):
         raise AttackFailed(f"Expected {what} of shape ({len(of)}, classes), got {tuple(table.shape)}.")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from torch import Tensor
+from torch import Tensor, stack
 
 from fedspill.errors import NotKnown, NotVisible
 from fedspill.messages import Kind, Message
 from fedspill.threat import KNOWLEDGE, ThreatModel
+
+if TYPE_CHECKING:
+    from fedspill.data.base import Examples
 
 
 class Origin(NamedTuple):
@@ -63,21 +66,47 @@ KEEP_ALL = Keep()
 
 
 class Truth:
-    """What really happened, by origin and name ("label_counts", ...). Metrics read it; attacks never do."""
+    """What really happened, by origin and name ("label_counts", ...). Metrics read it; attacks never do.
 
-    def __init__(self, facts: Mapping[tuple[Origin, str], Tensor]) -> None:
+    Inputs are not written down: of the samples that an origin used, only their places are ("used_samples", (n, 2):
+    client and sample). Beside the clients' data, `beside(clients)`, the truth knows "inputs" and "input_labels" too.
+    """
+
+    def __init__(self, facts: Mapping[tuple[Origin, str], Tensor], clients: Sequence[Examples] = ()) -> None:
         self._facts = facts
+        self._clients = clients
 
     @property
     def facts(self) -> Mapping[tuple[Origin, str], Tensor]:
         """Everything, for controls that swap it."""
         return self._facts
 
+    @property
+    def clients(self) -> Sequence[Examples]:
+        """The clients' data, where they are at hand."""
+        return self._clients
+
+    def beside(self, clients: Sequence[Examples]) -> Truth:
+        """The same truth, with the data that the clients hold."""
+        return Truth(self._facts, clients)
+
     def get(self, origin: Origin, name: str) -> Tensor:
+        if name in _OF_SAMPLES and (origin, name) not in self._facts:
+            used = self._facts[origin, "used_samples"].tolist()
+            held = [(self._clients[client], sample) for client, sample in used]
+            return stack([own.x[sample] if name == "inputs" else own.y[sample] for own, sample in held]).cpu()
         return self._facts[origin, name]
 
     def has(self, origin: Origin, name: str) -> bool:
-        return (origin, name) in self._facts
+        if (origin, name) in self._facts:
+            return True
+        if name not in _OF_SAMPLES or not len(self._clients):
+            return False
+        used = self._facts.get((origin, "used_samples"))
+        return used is not None and len(used) > 0
+
+
+_OF_SAMPLES = ("inputs", "input_labels")
 
 
 class Recorder(ABC):

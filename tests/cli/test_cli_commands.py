@@ -328,7 +328,7 @@ def test_reproduce_prints_and_writes_its_rows(run: Run, tmp_path: Path, monkeypa
 
 
 def test_reproduce_of_an_unknown_table_names_the_nearest(run: Run) -> None:
-    result = run("reproduce", "003/11")
+    result = run("reproduce", "003/1x")
     assert result.code == 2
     assert "003/1" in result.said
     assert run("reproduce", "003/1", "--scale", "huge").code == 2

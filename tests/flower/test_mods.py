@@ -17,7 +17,7 @@ from inprocess import InProcess
 from little import Little, all_nodes, node, same
 from torch import Tensor, nn
 
-from fedspill.defenses.base import ACCEPT, Defense, Verdict
+from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.errors import UsageError
@@ -38,7 +38,7 @@ class NoJump(Defense):
     furthest: float = 0.6
     then: Literal["refuse", "repair"] = "refuse"
 
-    def incoming(self, message: TraceMessage, previous: TraceMessage | None) -> Verdict:
+    def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
         if previous is None:
             return ACCEPT
         steps = {n: float((t - previous.tensors[n]).abs().max()) for n, t in message.tensors.items()}
@@ -237,7 +237,7 @@ def test_rounds_are_the_servers_where_it_says_them() -> None:
         name: ClassVar[str] = "looks"
         title: ClassVar[str] = "Looks at the round"
 
-        def incoming(self, message: TraceMessage, previous: TraceMessage | None) -> Verdict:
+        def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
             seen.append(message.round)
             return ACCEPT
 

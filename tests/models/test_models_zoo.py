@@ -43,6 +43,10 @@ ZOO: list[tuple[str, dict[str, Any], tuple[int, ...], int]] = [
     ("efficientnet-b0", {}, (3, 32, 32), 10),
     ("mnasnet", {}, (1, 32, 32), 10),
     ("shufflenet-v2", {}, (3, 32, 32), 10),
+    ("cafe-towers", {}, (1, 28, 28), 10),
+    ("cafe-towers", {"parties": 16, "double_softmax": False}, (3, 32, 32), 10),
+    ("vertical-mlp", {}, (30,), 3),
+    ("vertical-mlp", {"parties": 4, "widths": [16]}, (1, 8, 8), 10),
     ("vit", SMALL_VIT, (3, 32, 32), 100),
     ("vit", {**SMALL_VIT, "patch_size": 7}, (1, 28, 28), 10),
 ]
@@ -184,6 +188,8 @@ def test_without_last_bias_only_that_is_missing(
         ("cnn", {}, (3, 32, 32), 100, 15_447_652),
         ("cnn-decaf", {}, (1, 28, 28), 10, 1_199_882),  # the stock MNIST example
         ("cnn-eavesdrop", {}, (1, 28, 28), 10, 21_840),  # the older stock MNIST example
+        # 001: per party 64 and 128 filters 5x5, 2048-256-64-10, and a head of 40-10.
+        ("cafe-towers", {}, (1, 28, 28), 10, 4 * (1_664 + 204_928 + 524_544 + 16_448 + 650) + 410),
         ("lenet5", {}, (1, 32, 32), 10, 61_706),
         ("lenet5", {}, (1, 28, 28), 10, 61_706),
         ("vgg11", {}, (3, 32, 32), 10, 9_231_114),

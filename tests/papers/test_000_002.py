@@ -17,6 +17,7 @@ TABLES_000 = [
     "VIII",
     "IX",
     "X",
+    "XI",
     "XII",
     "XIII",
     "XIV",

@@ -52,11 +52,15 @@ class Attack(ABC):
 
 
 class ActiveAttack(Attack):
-    """An attack that first plants something in the model it hands out."""
+    """An attack that first plants something in the model it hands out, in rounds of its own choice."""
+
+    @abstractmethod
+    def rounds(self, view: View) -> range:
+        """The rounds it plants in; `view` is what the adversary has before the federation begins."""
 
     @abstractmethod
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        """What the malicious server sends instead of `model`."""
+        """What the malicious server sends instead of `model`; `view` is what it has before that round."""
 
 
 def refuse_unfit(attack: Attack, threat: ThreatModel) -> None:

@@ -66,12 +66,15 @@ class Posterior:
         return (self.marginals * self.grid.counts).sum(2)
 
 
-def posterior(log_likelihood: Tensor, grid: CountGrid, samples: int, likely: Tensor | None = None) -> Posterior:
+def posterior(
+    log_likelihood: Tensor, grid: CountGrid, samples: int, likely: Tensor | None = None, *, favoured: bool = False
+) -> Posterior:
     """Marginals of the counts that sum to `samples`; log_likelihood (origins, classes, points).
 
-    likely (priors,) bool: the priors worth trying, after an earlier look at the same origins.
+    likely (priors,) bool: the priors worth trying, after an earlier look at the same origins. favoured: some priors
+    more, of a few large classes before an even rest; they matter where noise leaves the rest to the prior.
     """
-    priors = _priors(log_likelihood.shape[1], samples)
+    priors = _priors(log_likelihood.shape[1], samples, favoured)
     highest_each = log_likelihood.amax(2, keepdim=True)
     table = (log_likelihood - highest_each).clamp_min(_FLOOR)
     table = table.masked_fill(grid.counts > samples, -torch.inf) + grid.stride.log()[..., None]
@@ -129,8 +132,11 @@ class _Priors:
 
 
 @lru_cache(maxsize=16)
-def _priors(classes: int, samples: int) -> _Priors:
+def _priors(classes: int, samples: int, favoured: bool = False) -> _Priors:
     names, tables = count_priors(classes, samples)
+    if favoured:
+        more, laws = favoured_priors(classes, samples)
+        names, tables = names + more, torch.cat([tables, laws])
     normalisers = torch.stack([_normaliser(table, classes, samples) for table in tables])
     # One even prior stands against many uneven ones, and a client that draws at random is the commonest of all.
     odds = torch.tensor([_EVEN_ODDS if name == EVEN else 0.0 for name in names], dtype=torch.float64)
@@ -165,6 +171,22 @@ def count_priors(classes: int, samples: int) -> tuple[tuple[str, ...], Tensor]:
             tables.append(law.log())
             names.append(f"sparse {present:g} {power:g}")
     return tuple(names), torch.stack(tables)
+
+
+def favoured_priors(classes: int, samples: int) -> tuple[tuple[str, ...], Tensor]:
+    """Names and log-probabilities (priors, samples + 1): a few classes of any size, and an even rest."""
+    k = torch.arange(samples + 1, dtype=torch.float64)
+    anything = torch.full_like(k, 1 / max(samples, 1))
+    anything[0] = 0
+    names, laws = [], []
+    for rest in (0.1, 0.25, 0.5):
+        mean = torch.tensor(rest * samples / classes, dtype=torch.float64)
+        even = (k * mean.log() - mean - torch.lgamma(k + 1)).exp()
+        for large in (1, 2, 4):
+            share = min(large / classes, 0.5)
+            laws.append(((1 - share) * even + share * anything).log())
+            names.append(f"favoured {large} {rest:g}")
+    return tuple(names), torch.stack(laws)
 
 
 def _normaliser(prior: Tensor, classes: int, samples: int) -> Tensor:

@@ -40,6 +40,7 @@ ROUTES: Final = {
     "lattice": "drift read off the update: rare classes must have whole counts; an untrained model is assumed",
     "scaled": "unknown scale (clipping) read off the update; an untrained model is assumed",
     "blurred": "mean probability of start and end model, with much doubt: violent drift of an untrained model",
+    "known": "estimates of each count with the noise that the known defense leaves on them",
     "ebi": "proportions of the negative part of the gradient: nothing better fits, low confidence",
 }
 # Where a model of the samples is assumed, single counts are less sure than they look: p stands for p ** 1.5. Set on
@@ -88,7 +89,7 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
     origins, classes = bias.shape
     if not plain:
         return _Route(("ebi",) * origins, None)
-    trained = _trained(seen, classes)
+    trained = is_trained(seen, classes)
     peaked = (seen.peak > PEAKED) if seen.peak is not None else torch.zeros(origins, dtype=torch.bool)
     moved = _moved(seen, steps)
     most = STILL if classes >= FEW_CLASSES else CALM * steps.samples  # without a lattice, a measured path is next best
@@ -128,7 +129,7 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
     return _Route(tuple(names), lattice)
 
 
-def _trained(seen: Outlook, classes: int) -> Tensor:
+def is_trained(seen: Outlook, classes: int) -> Tensor:
     """(origins,) whether the model knows classes apart, on labelled samples."""
     if seen.start_confusion is None:
         return torch.zeros(len(seen.start), dtype=torch.bool)
@@ -147,7 +148,7 @@ def _posterior(
     route: str, bias: Tensor, steps: Steps, seen: Outlook, lattice: Lattice | None, rows: Tensor, *, doubt: bool
 ) -> Posterior:
     if route == "bayes":
-        return _bayes(bias, steps, _mixed(seen, steps))
+        return _bayes(bias, steps, mixed_hardness(seen, steps))
     if route in ("measured", "uniform"):
         middle = seen.start if seen.end is None else 0.5 * (seen.start + seen.end)
         inputs = steps.samples * seen.variance * (1 + steps.samples / seen.inputs)
@@ -172,7 +173,7 @@ def _bayes(bias: Tensor, steps: Steps, model: Hardness) -> Posterior:
     return bayes_counts(pushed, model, steps.samples, first)
 
 
-def _mixed(seen: Outlook, steps: Steps) -> Hardness:
+def mixed_hardness(seen: Outlook, steps: Steps) -> Hardness:
     """What local training meets: the start model in the first step, close to the end model in the others."""
     assert seen.start_confusion is not None
     assert seen.start_second is not None
@@ -217,13 +218,13 @@ def bias_from_weights(weight_sums: Tensor, steps: Steps, outlook: Outlook | None
     classes = weight_sums.shape[1]
     start = torch.full_like(weight_sums, 1 / classes) if outlook is None else outlook.start
     factor = (weight_sums / (steps.number * start.clamp_min(1e-9))).median(1, keepdim=True).values
-    if outlook is not None and bool(_trained(outlook, classes).any()):
-        model = _mixed(outlook, steps)
+    if outlook is not None and bool(is_trained(outlook, classes).any()):
+        model = mixed_hardness(outlook, steps)
         counts = ebi_counts(weight_sums, torch.full((len(weight_sums),), steps.samples)).double()
         leak, _ = leakage(counts, model)
         expected = (counts * model.mean - leak).clamp_min(0).sum(1, keepdim=True) * (steps.number / steps.samples)
         measured = (-weight_sums).clamp_min(0).sum(1, keepdim=True)
-        factor = torch.where(_trained(outlook, classes)[:, None], measured / expected.clamp_min(1e-9), factor)
+        factor = torch.where(is_trained(outlook, classes)[:, None], measured / expected.clamp_min(1e-9), factor)
     # Features that cancel out (tanh, GELU) give a factor of either sign or none; then only proportions are left.
     typical = weight_sums.abs().mean(1, keepdim=True).clamp_min(1e-30)
     return weight_sums / torch.where(factor > 1e-6 * typical, factor, typical)

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspill.attacks.base import Attack
 from fedspill.attacks.decode import Steps
+from fedspill.attacks.known_wire import KnownWire
+from fedspill.attacks.label_defended import read_defended
 from fedspill.attacks.label_rule import ROUTES, Reading, bias_from_weights, read
+from fedspill.attacks.label_sight import look
 from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, is_update, read_last_layer
+from fedspill.attacks.layer_signals import linear_signals
 from fedspill.attacks.local_changes import Optimizer
 from fedspill.attacks.probe import Outlook, Probe, can_probe
+from fedspill.data.base import Examples
+from fedspill.defenses.spread import norm_of
+from fedspill.federation.local import gradient
 from fedspill.guesses import LabelCounts
 from fedspill.messages import Kind, Message
 from fedspill.trace import Origin, View
 
+_NORM_BATCHES = 4  # whose gradient norm is taken to see what clipping leaves
 _CELLS = 20_000_000  # classes x classes x origins that are looked at together
 
 
@@ -47,6 +56,7 @@ class Labels(Attack):
         if probe is not None and not {origin.round for origin in layer.of} <= probe.models.keys():
             probe = None  # the models were not recorded
         messages = _messages_of(view, layer)
+        wire = KnownWire.known_to(view)
         bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
         counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
         sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
@@ -55,13 +65,79 @@ class Labels(Attack):
         for rows in _chunks(layer):
             steps = Steps.of(layer.schedules[int(rows[0])])
             outlook = probe.look([messages[layer.of[row]] for row in rows.tolist()]) if probe else None
+            if wire is not None:
+                reading = _through(wire, layer, rows, messages, probe, outlook, view, plain=optimizer.name == "sgd")
+                counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
+                for row, route in zip(rows.tolist(), reading.routes, strict=True):
+                    routes[row] = route
+                continue
             observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
             reading = read(observed, steps, outlook, plain=optimizer.name == "sgd")
             counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
             for row, route in zip(rows.tolist(), reading.routes, strict=True):
                 routes[row] = route
         notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
+        notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
         return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+
+
+def _through(
+    wire: KnownWire,
+    layer: LastLayer,
+    rows: Tensor,
+    messages: dict[Origin, Message],
+    probe: Probe | None,
+    outlook: Outlook | None,
+    view: View,
+    *,
+    plain: bool,
+) -> Reading:
+    """The reading of some origins with one schedule, behind defenses that the adversary knows."""
+    sent = [messages[layer.of[row]] for row in rows.tolist()]
+    schedule, steps = layer.schedules[int(rows[0])], Steps.of(layer.schedules[int(rows[0])])
+    lr, updates = float(view.knows("local_lr")), is_update(sent[0])
+    scale = -1.0 / (lr * schedule.epochs) if updates else 1.0
+    weight, bias = str(view.public["head_weight"]), view.public.get("head_bias")
+    head = (weight, bias if isinstance(bias, str) and layer.bias is not None else None)
+    rounds = {message.round for message in sent}
+    signals = {r: linear_signals(probe.models[r], probe.inputs, layer.classes) if probe else [] for r in rounds}
+    gradients = [{name: scale * tensor.double() for name, tensor in message.tensors.items()} for message in sent]
+    clients = [int(message.info.get("clients", 1)) for message in sent]
+    noise = wire.noise(steps.number, schedule.epochs, lr, updates) / max(clients) ** 0.5
+    seen = look(
+        wire,
+        gradients,
+        noise,
+        head,
+        [[s for s in signals[m.round] if s.weight in m.tensors] for m in sent],
+        steps,
+        [wire.left_whole(message.tensors) for message in sent],
+    )
+    # A client that sends updates of all its samples in every round holds the same ones each time.
+    same = updates and view.public.get("algorithm", "fedavg") == "fedavg"
+    names = [message.sender if same and message.kind == "update" else str(i) for i, message in enumerate(sent)]
+    numbers = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    expected = None
+    if probe is not None and wire.step_clip is not None:
+        models = [probe.models[message.round] for message in sent]
+        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.step_clip)
+    return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
+
+
+def expected_scale(
+    models: Sequence[nn.Module], inputs: Tensor, batch: int, clip: float, index: int, counts: Tensor
+) -> float:
+    """What clipping every step to `clip` leaves of a batch with such label counts, on the adversary's own inputs."""
+    model, rng = models[index], torch.Generator().manual_seed(0)
+    shares = counts.double() / counts.sum().clamp_min(1)
+    left = []
+    for _ in range(_NORM_BATCHES):
+        rows = torch.randint(len(inputs), (batch,), generator=rng)
+        labels = torch.multinomial(shares, batch, replacement=True, generator=rng)
+        device = next(model.parameters()).device
+        norm = norm_of(gradient(model, Examples(inputs[rows].to(device), labels.to(device))))
+        left.append(min(1.0, clip / max(norm, 1e-12)))
+    return sum(left) / len(left)
 
 
 def best_counts(layer: LastLayer, mean_probability: Tensor | None = None) -> Tensor:

@@ -20,6 +20,8 @@ from fedspill.audit.judge import judge
 from fedspill.audit.matrix import Pair
 from fedspill.audit.severity import RULE, Severity
 from fedspill.audit.store import Store, Stored
+from fedspill.defenses.base import Check
+from fedspill.defenses.verify import said_of
 from fedspill.files import dump_json
 from fedspill.seeds import seed_of
 from fedspill.threat import ADVERSARIES
@@ -73,6 +75,11 @@ class Assembly:
         control = self._outcomes([Control(cell.pair)])
         return judge(cell.pair, cell.title, cell.family, strikes, control[0] if control else None)
 
+    def answered(self) -> list[Cell]:
+        """The cells whose attack ran: one that had nothing to read needs no control."""
+        runs = [(cell, [Strike(cell.pair, AS_DEPLOYED, seed) for seed in self.seeds]) for cell in self.cells]
+        return [cell for cell, jobs in runs if any(one["status"] != "skipped" for one in self._outcomes(jobs))]
+
     def leaking(self) -> list[Cell]:
         """The cells whose finding is bad enough to try defenses on."""
         level = Severity[self.target.plan.try_from.upper()]
@@ -123,10 +130,14 @@ class Assembly:
             "accuracy": accuracy.as_json() if accuracy else None,
             "findings": found,
             "families": families_json(found),
-            "controls": [self._control(cell) for cell in self.cells if not cell.lacks],
+            "controls": [self._control(cell) for cell in self.answered()],
             "adversaries": self._adversaries(),
             "classes": self.facts["about"]["classes"],
-            "events": [event for outcome in records for event in outcome.get("events", [])][:EVENTS],
+            "defense_checks": (checks := self._checks(records)),
+            "events": [
+                *(said_of(Check(**check)) for check in checks if check["on"] is False),
+                *[event for outcome in records for event in outcome.get("events", [])][:EVENTS],
+            ],
             "cannot_tell": self._cannot_tell(findings),
             "severity_rule": RULE,
             "accepted": accepted.as_json(today, {finding.id for finding in findings}),
@@ -141,6 +152,15 @@ class Assembly:
 
     def _records(self, setting: Setting) -> list[Outcome]:
         return self._outcomes([Record(setting, seed) for seed in self.seeds])
+
+    def _checks(self, records: Sequence[Outcome]) -> list[dict[str, Any]]:
+        """Whether each configured defense is really on; of several repeats the worst answer."""
+        every = [check for outcome in records for check in outcome.get("checks", [])]
+        every += self.facts["about"].get("checks", [])
+        worst: dict[str, dict[str, Any]] = {}
+        for check in sorted(every, key=lambda check: (False, None, True).index(check["on"])):
+            worst.setdefault(check["defense"], check)
+        return list(worst.values())
 
     def _control(self, cell: Cell) -> dict[str, Any]:
         missing: Outcome = {"status": "errored", "why": "did not run"}
@@ -225,7 +245,8 @@ def verdict(findings: Sequence[Finding], as_json: Sequence[Mapping[str, Any]]) -
         "worst": worst.word if worst is not None else None,
         "complete": status["errored"] + status["unscored"] == 0
         and not any(finding.errors for finding in findings)
-        and not any(point["status"] in ("errored", "unscored") for point in tried),
+        # An attack that a defense leaves without an answer is a result of that defense, not a gap.
+        and not any(point["status"] == "errored" for point in tried),
         "accepted": sum(finding["accepted"] is not None for finding in as_json),
         "severities": {severity.word: level[severity.word] for severity in reversed(Severity)},
         "statuses": {name: status[name] for name in ("ok", "unscored", "errored", "skipped")},

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from fedspill.attacks.base import ActiveAttack
 from fedspill.audit.deployment import Deployment
 from fedspill.audit.plan import Plan
 from fedspill.audit.recorded import recorded_knowledge
+from fedspill.audit.siege import Siege, besiege
+from fedspill.data.base import Examples
 from fedspill.defenses.base import Defense
+from fedspill.defenses.verify import check_defenses, guarantee_of
+from fedspill.errors import NotApplicable
 from fedspill.federation.local import accuracy
 from fedspill.files import dump_json, sha256
 from fedspill.registry import make
+from fedspill.threat import ThreatModel
 from fedspill.trace import Trace
 from fedspill.tracefolder import FolderRecorder, FolderTrace
 
@@ -127,13 +134,16 @@ class Bench:
             shutil.rmtree(part, ignore_errors=True)
         test = deployment.dataset.test
         right = round(accuracy(federation.model, test.to(plan.device)) * len(test))
-        claims = [guarantee for guarantee in (defense.claims() for defense in setting.defenses()) if guarantee]
+        settings, samples = deployment.settings, [len(own) for own in deployment.shares.clients if len(own)]
+        claim = guarantee_of(settings, samples, sum(p.numel() for p in federation.model.parameters()))
+        checks = check_defenses(settings.defenses, FolderTrace(folder, partial=self._target.partial))
         return {
             "status": "ok",
             "right": right,
             "tested": len(test),
-            "epsilon": max((claim.epsilon for claim in claims), default=None),
-            "delta": max((claim.delta for claim in claims), default=None),
+            "epsilon": claim.epsilon if claim and math.isfinite(claim.epsilon) else None,
+            "delta": claim.delta if claim else None,
+            "checks": [asdict(check) for check in checks],
             "events": [f"round {e.round}, {e.party}: {e.what}" for done in rounds for e in done.events],
             "trace": sha256(folder / "index.jsonl"),  # a chain over everything in the recording
             "seconds_per_round": (time.perf_counter() - began) / max(len(rounds), 1),
@@ -155,6 +165,19 @@ class Bench:
         if not self._target.explicit_plan:
             return recorded_knowledge(self.trace(setting, seed).protocol, self._target.data_dir)
         return Deployment.of(self._target.plan, self._target.data_dir).knowledge()
+
+    def siege(self, attack: ActiveAttack, threat: ThreatModel, setting: Setting, seed: int) -> Siege:
+        """The recording of an attack that plants, made for it alone, and what its adversary knows."""
+        if self._target.trace is not None:
+            raise NotApplicable(
+                "An attack that alters the model needs a federation to run it in; this is a recording of another.",
+                remedy="Audit a plan instead.",
+            )
+        return besiege(attack, threat, self._deployment(seed).with_defenses(*setting.defenses()))
+
+    def clients(self, seed: int) -> Sequence[Examples]:
+        """The clients' data, for the truth about inputs; nobody has those of a recording from elsewhere."""
+        return self._deployment(seed).shares.clients if self._target.trace is None else ()
 
     def _deployment(self, seed: int) -> Deployment:
         if seed not in self._deployments:

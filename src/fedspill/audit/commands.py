@@ -163,6 +163,9 @@ def _show(screen: Screen, result: dict[str, Any]) -> None:
             rows.append([finding["status"], finding["attack"], finding["adversary"], finding["why"], "", "", ""])
     if rows:
         screen.table(["severity", "attack", "adversary", "metric", "score [95 %]", "chance", "n"], rows)
+    for check in result["defense_checks"]:
+        if check["on"] is False:
+            screen.say(f"Configured but not applied: {check['defense']}: {check['why']}.")
     for family in result["families"]:
         screen.say(f"What helps against leaks of {family['family']}, measured: {family['advice']}")
     counts, controls = result["verdict"]["statuses"], result["controls"]

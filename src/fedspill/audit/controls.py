@@ -15,12 +15,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from fedspill.attacks.base import Attack
+from fedspill.attacks.base import ActiveAttack, Attack
 from fedspill.audit.deployment import Deployment
 from fedspill.audit.findings import score_json
 from fedspill.audit.matrix import Pair
 from fedspill.audit.plan import check_plan
 from fedspill.audit.severity import advantage
+from fedspill.audit.siege import besiege
 from fedspill.errors import FedspillError
 from fedspill.messages import Kind, Message
 from fedspill.metrics.base import Metric
@@ -43,7 +44,13 @@ def run_control(pair: Pair) -> dict[str, Any]:
     plan = check_plan({"seed": SEED, **brought}, f"the control of {attack.name}")
     deployment = Deployment.of(plan)
     leaking = MemoryTrace(deployment.protocol())
-    deployment.federation(leaking, engine="loop").run()
+    if isinstance(attack, ActiveAttack):
+        try:
+            leaking, _ = besiege(attack, pair.threat, deployment)
+        except FedspillError as error:
+            return {"status": "errored", "why": str(error)}
+    else:
+        deployment.federation(leaking, engine="loop").run()
     positive = _found(attack, pair, leaking, deployment, must=True)
     negative = _found(attack, pair, Swapped(leaking), deployment, must=False)
     return {"status": "ok", "positive": positive, "negative": negative}
@@ -54,7 +61,7 @@ def _found(attack: Attack, pair: Pair, trace: Trace, deployment: Deployment, *, 
     metric: Metric = make("metrics", attack.guesses.headline)
     try:
         view = trace.view(pair.threat, me="client:0", knowledge=deployment.knowledge())
-        score = metric.score(attack(view, seed=SEED), trace.truth())
+        score = metric.score(attack(view, seed=SEED), trace.truth().beside(deployment.shares.clients))
     except FedspillError as error:
         return {"passed": False, "found": None, "score": None, "why": f"could not run: {error}"}
     found = score.status == "ok" and advantage(score, metric.perfect) > 0
@@ -81,7 +88,7 @@ class Swapped(Trace):
         return self._source.messages(kind, round=round)
 
     def truth(self) -> Truth:
-        return Truth(swapped(self._source.truth().facts))
+        return Truth(swapped(self._source.truth().facts), self._source.truth().clients)
 
 
 def swapped(facts: Mapping[tuple[Origin, str], Tensor]) -> dict[tuple[Origin, str], Tensor]:

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fedspill.audit import vertical
 from fedspill.audit.plan import Plan
+from fedspill.audit.targets import attribute_columns, draw_targets
 from fedspill.data.base import Dataset, Examples
+from fedspill.defenses.base import Defense
 from fedspill.errors import NoHead, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.trainers import Engine
+from fedspill.federation.vertical import Vertical
 from fedspill.models.heads import last_linear
+from fedspill.models.vertical import vertical_net
 from fedspill.partitions.shares import Shares, share_out
 from fedspill.registry import make
 from fedspill.seeds import generator, seed_of
@@ -41,6 +46,7 @@ OFFERED = frozenset(
         "local_lr",
         "optimizer",
         "shadow_data",
+        "targets",
         "unlabelled_aux",
     }
 )
@@ -60,6 +66,9 @@ class Deployment:
     @staticmethod
     def of(plan: Plan, data_dir: Path | None = None) -> Deployment:
         dataset: Dataset = make("datasets", plan.data.name, plan.data.options).load(data_dir)
+        attribute_columns(plan.targets.attribute, dataset)  # refuses an attribute that is not there
+        if plan.federation.kind == "vertical":
+            return Deployment._vertical(plan, dataset, data_dir)
         shares = share_out(
             dataset,
             make("partitions", plan.partition.name, plan.partition.options),
@@ -72,8 +81,21 @@ class Deployment:
         build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
         return Deployment(plan, dataset, shares, plan.settings(), build, data_dir)
 
+    @staticmethod
+    def _vertical(plan: Plan, dataset: Dataset, data_dir: Path | None) -> Deployment:
+        spec, shares = vertical.spec_of(plan, dataset), vertical.shares_of(plan, dataset)
+        build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
+        vertical_net(build())  # refuses a model without towers
+        return Deployment(plan, dataset, shares, plan.settings(), build, data_dir)
+
+    @property
+    def is_vertical(self) -> bool:
+        return self.plan.federation.kind == "vertical"
+
     def describe(self) -> str:
         """One line for people."""
+        if self.is_vertical:
+            return vertical.describe(self)
         settings, training = self.settings, self.settings.training
         parameters = sum(p.numel() for p in self.build_model().parameters())
         taking_part = settings.clients_per_round or len(self.shares.clients)
@@ -88,12 +110,16 @@ class Deployment:
 
     def protocol(self) -> dict[str, Any]:
         """What is written into the trace: public facts, what participants know, and the plan for provenance."""
+        if self.is_vertical:
+            return vertical.protocol_of(self)
         model = self.build_model()
         try:
             head = last_linear(model, self.shares.clients[0].x[:2])
         except NoHead:
             head = None
         training = self.settings.training
+        for defense in self.settings.defenses:
+            training = defense.local(training)  # how clients really train is part of the protocol
         steps = training.algorithm == "fedsgd" or training.steps is not None
         return {
             "classes": len(self.dataset.classes),
@@ -127,12 +153,16 @@ class Deployment:
             known["shadow_data"] = shadow
         if self.settings.defenses:
             known["defense"] = self.settings.defenses
+        if self.plan.targets.members + self.plan.targets.others:
+            known["targets"] = draw_targets(self.plan, self.dataset, self.shares.clients).targets
         return known
 
     def federation(
         self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1, engine: Engine = "auto"
-    ) -> Horizontal | FlowerFederation:
+    ) -> Horizontal | Vertical | FlowerFederation:
         """Ready to run, by the engine that the plan names."""
+        if self.is_vertical:
+            return vertical.federation_of(self, recorder or NoRecorder(), device)
         if self.plan.federation.engine == "flower":
             return self._under_flower(recorder or NoRecorder(), device)
         return Horizontal(
@@ -145,11 +175,15 @@ class Deployment:
             device=device,
             workers=workers,
             engine=engine,
+            public=self.shares.auxiliary if len(self.shares.auxiliary) else None,
         )
 
     def _under_flower(self, recorder: Recorder, device: str) -> FlowerFederation:
         if device != "cpu":
             raise UsageError(f"Under Flower clients train on the CPU, not on {device}.", remedy='Use engine = "own".')
+        mixing = [defense.name for defense in self.settings.defenses if type(defense).data is not Defense.data]
+        if mixing:
+            raise UsageError(f"{mixing[0]} gives clients public samples, which no Flower app of ours does.")
         try:
             from fedspill.flower.engine import FlowerFederation
         except ImportError as error:
@@ -158,6 +192,8 @@ class Deployment:
 
     def recording_bytes(self, keep: Keep) -> int:
         """How large a recording will be, known before it starts."""
+        if self.is_vertical:
+            return vertical.recording_bytes(self, keep)
         model = self.build_model()
         one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
         rounds = [number for number in range(self.settings.rounds) if keep.wants_round(number)]

@@ -37,7 +37,9 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     pairs = [(pair, pair.lacks()) for pair in pairs_of(plan)]
     runnable = sum(not lacks for _, lacks in pairs)
     recordings, strikes = settings * plan.repeats, settings * plan.repeats * runnable
-    clients = plan.federation.clients_per_round or plan.federation.clients
+    clients: float = plan.federation.clients_per_round or plan.federation.clients
+    if deployment.is_vertical:  # a round is one batch, not one pass
+        clients = plan.training.batch_size / len(deployment.shares.clients[0])
     one_recording = _seconds_of_one_client(deployment) * clients * plan.federation.rounds
     seconds = recordings * one_recording + (strikes + runnable) * SECONDS_PER_STRIKE
     size = deployment.recording_bytes(plan.record.keep()) * recordings

@@ -12,13 +12,14 @@ from fedspill.audit.bench import Setting
 from fedspill.audit.findings import Finding, rounded, score_json
 from fedspill.audit.jobs import Outcome
 from fedspill.audit.plan import Plan
-from fedspill.audit.severity import NOTICEABLE, Severity
+from fedspill.audit.severity import Severity
 from fedspill.metrics.base import CONFIDENCE
 from fedspill.registry import entries, load, make, options_of
 
-# What a recommended defense must leave at most. Not the severity: that is milder for adversaries that need much, and
-# a defense that helps only because of who attacks is none.
-GOOD_ENOUGH = NOTICEABLE
+# What a recommended defense must leave at most, of the way from chance to a perfect guess. Not the severity: that is
+# milder for adversaries that need much, and a defense that helps only because of who attacks is none.
+GOOD_ENOUGH = 0.1
+MOST_LOST = 0.02  # of accuracy: a defense that costs more is named, not recommended
 
 
 def candidates_of(plan: Plan) -> list[Setting]:
@@ -102,7 +103,7 @@ class Point:
 
 def frontier_json(finding: Finding, before: Accuracy | None, points: Sequence[Point]) -> dict[str, Any]:
     """All points and the advice."""
-    best = best_of(points)
+    best = best_of(points, before)
     return {
         "tried": [point.as_json(before) for point in points],
         "best": best.setting.label if best else None,
@@ -110,10 +111,23 @@ def frontier_json(finding: Finding, before: Accuracy | None, points: Sequence[Po
     }
 
 
-def best_of(points: Sequence[Point]) -> Point | None:
-    """Of those that bring the finding down far enough, the most accurate; of equals, the one that leaves least."""
-    enough = [p for p in points if p.finding.status == "ok" and p.finding.advantage < GOOD_ENOUGH and p.accuracy]
-    return max(enough, key=lambda p: (p.accuracy.value if p.accuracy else 0.0, -p.finding.advantage), default=None)
+def best_of(points: Sequence[Point], before: Accuracy | None = None) -> Point | None:
+    """Of those that leave little and cost little, the most accurate; of equals, the one that leaves least."""
+    cheap = [point for point in closing(points) if _lost(before, point) <= MOST_LOST]
+    return max(cheap, key=_rank, default=None)
+
+
+def closing(points: Sequence[Point]) -> list[Point]:
+    """Those that bring the finding down far enough, whatever they cost."""
+    return [p for p in points if p.finding.status == "ok" and p.finding.advantage < GOOD_ENOUGH and p.accuracy]
+
+
+def _rank(point: Point) -> tuple[float, float]:
+    return (point.accuracy.value if point.accuracy else 0.0, -point.finding.advantage)
+
+
+def _lost(before: Accuracy | None, point: Point) -> float:
+    return 0.0 if before is None or point.accuracy is None else before.value - point.accuracy.value
 
 
 def advice(finding: Finding, before: Accuracy | None, points: Sequence[Point], best: Point | None) -> str:
@@ -125,15 +139,28 @@ def advice(finding: Finding, before: Accuracy | None, points: Sequence[Point], b
         return f"None of the {len(points)} settings tried could be measured."
     if best is None:
         least = min(measured, key=lambda p: p.finding.advantage)
+        dear = max(closing(points), key=_rank, default=None)
+        said = (
+            f"None of the {len(points)} settings tried brings its advantage below {GOOD_ENOUGH} "
+            f"at {100 * MOST_LOST:.0f} points of accuracy or less; "
+        )
+        if dear is not None:
+            return f"{said}the cheapest that brings it down is {dear.setting.label}{_cost(before, dear)}."
         return (
-            f"None of the {len(points)} settings tried brings its advantage below {GOOD_ENOUGH}; least is left by "
-            f"{least.setting.label}: {rounded(least.finding.advantage)}{_cost(before, least)}."
+            f"{said}least is left by {least.setting.label}: {rounded(least.finding.advantage)}{_cost(before, least)}."
         )
     knew = "against an attacker who knows it" if best.adaptive else "against an attacker who does not know of it"
     return (
-        f"{best.setting.label}: {finding.severity.word} to {best.finding.severity.word}{_cost(before, best)}; "
-        f"tested {knew}."
+        f"{best.setting.label}: {finding.severity.word} to {best.finding.severity.word}{_cost(before, best)}"
+        f"{_budget(best.epsilon, best.delta)}; tested {knew}."
     )
+
+
+def _budget(epsilon: float | None, delta: float | None) -> str:
+    """The mechanism's epsilon, for whoever runs it with secure noise: an audit's own noise is seeded."""
+    if epsilon is None:
+        return ""
+    return f", epsilon {rounded(epsilon)} at delta {delta:g} with secure noise"
 
 
 def families_json(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -165,6 +192,7 @@ def _left(setting: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "attacks": len(points),
         "accuracy": points[0]["accuracy"],
         "accuracy_change": points[0]["accuracy_change"],
+        "epsilon": points[0]["epsilon"],
         "adaptive": all(point["adaptive"] for point in points),
     }
 
@@ -174,13 +202,20 @@ def _family_advice(before: Severity, left: Sequence[Mapping[str, Any]]) -> str:
     if not measured:
         return f"none of the {len(left)} settings tried could be measured."
     enough = [row for row in measured if row["advantage"] < GOOD_ENOUGH]
-    if enough:
-        best = max(enough, key=lambda row: (row["accuracy"]["value"], -row["advantage"]))
+    cheap = [row for row in enough if (row["accuracy_change"] or 0.0) >= -MOST_LOST]
+    none = (
+        f"none of the {len(left)} settings tried brings every attack's advantage below {GOOD_ENOUGH} "
+        f"at {100 * MOST_LOST:.0f} points of accuracy or less; "
+    )
+    if cheap:
+        best = max(cheap, key=lambda row: (row["accuracy"]["value"], -row["advantage"]))
         start = f"{best['setting']}, {before.word} to {best['severity']}"
+    elif enough:
+        best = max(enough, key=lambda row: (row["accuracy"]["value"], -row["advantage"]))
+        start = f"{none}the cheapest that brings it down is {best['setting']}"
     else:
         best = min(measured, key=lambda row: row["advantage"])
-        start = f"none of the {len(left)} settings tried brings every attack's advantage below {GOOD_ENOUGH}; "
-        start += f"least is left by {best['setting']}: {best['advantage']}"
+        start = f"{none}least is left by {best['setting']}: {best['advantage']}"
     knew = "attackers who know it" if best["adaptive"] else "attackers who do not all know of it"
     return f"{start}, accuracy {100 * best['accuracy_change']:+.1f} points, against {knew}."
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self, TypeAlias, final
 
+from fedspill.attacks.base import ActiveAttack
 from fedspill.audit.bench import Bench, Setting
 from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
+from fedspill.data.base import Examples
 from fedspill.errors import FedspillError, NotApplicable, NothingToGuess, NotKnown, NotScored
 from fedspill.files import dump_json
 from fedspill.guesses import Guess
@@ -89,8 +91,18 @@ class Strike(Job):
     seed: int
 
     def run(self, bench: Bench) -> Outcome:
-        trace = bench.trace(self.setting, self.seed)
-        return strike(self.pair, trace, bench.knowledge(self.setting, self.seed), self.seed, bench.show_data)
+        attack = self.pair.make()
+        if isinstance(attack, ActiveAttack):
+            try:
+                trace, known = bench.siege(attack, self.pair.threat, self.setting, self.seed)
+            except (NotKnown, NotApplicable) as error:
+                return {"status": "skipped", "why": str(error)}
+            except FedspillError as error:
+                return {"status": "errored", "why": str(error)}
+            return strike(self.pair, trace, known, self.seed, bench.show_data, bench.clients(self.seed))
+        recorded = bench.trace(self.setting, self.seed)
+        known, clients = bench.knowledge(self.setting, self.seed), bench.clients(self.seed)
+        return strike(self.pair, recorded, known, self.seed, bench.show_data, clients)
 
     def title(self) -> str:
         return f"{self.pair.id}, {self.setting.label}, seed {self.seed}"
@@ -134,7 +146,14 @@ def job_from(value: Mapping[str, Any]) -> Job:
     return _KINDS[value["kind"]].from_json(value)
 
 
-def strike(pair: Pair, trace: Trace, knowledge: Mapping[str, Any], seed: int, show_data: bool) -> Outcome:
+def strike(
+    pair: Pair,
+    trace: Trace,
+    knowledge: Mapping[str, Any],
+    seed: int,
+    show_data: bool,
+    clients: Sequence[Examples] = (),
+) -> Outcome:
     """The straight line: view, attack, guess; only then the truth, metrics, measurements."""
     attack, threat = pair.make(), pair.threat
     view: View = trace.view(threat, me="client:0", knowledge=knowledge)
@@ -144,7 +163,7 @@ def strike(pair: Pair, trace: Trace, knowledge: Mapping[str, Any], seed: int, sh
         return {"status": "skipped", "why": str(error)}
     except FedspillError as error:
         return {"status": "errored", "why": str(error)}
-    truth = trace.truth()
+    truth = trace.truth().beside(clients)
     headline: Metric = make("metrics", attack.guesses.headline)
     measured: dict[str, Any] = {}
     for metric in (headline, *_other_metrics(guess, headline)):

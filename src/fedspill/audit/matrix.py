@@ -9,7 +9,7 @@ from fedspill.attacks.base import Attack
 from fedspill.audit.deployment import OFFERED
 from fedspill.audit.plan import Plan
 from fedspill.registry import entries, load, make, options_of
-from fedspill.threat import ADVERSARIES, KNOWLEDGE, ThreatModel, adversary
+from fedspill.threat import ADVERSARIES, KNOWLEDGE, VERTICAL_SERVER, ThreatModel, adversary
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,10 @@ class Pair:
     adversary: str
     options: dict[str, Any]  # all of them, defaults too: what made the result
     given: dict[str, Any] = field(default_factory=dict)  # those that the plan names
+    without: tuple[str, ...] = ()  # knowledge that adversaries may have, and that this plan gives to none
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "without", tuple(self.without))  # a list, where it comes from JSON
 
     @property
     def id(self) -> str:
@@ -38,7 +42,14 @@ class Pair:
         """What keeps this adversary from running this attack; empty when it can."""
         needs = self.make().needs
         unsaid = sorted((needs.knows & self.threat.knows) - OFFERED)
-        return self.threat.missing(needs) + [f"to know {KNOWLEDGE[word]} ({word}): no plan says it" for word in unsaid]
+        if self.adversary == VERTICAL_SERVER.name and not any("batch" in group for group in needs.sees):
+            return ["a horizontal federation: it reads clients, not parties"]
+        absent = sorted(needs.knows & self.threat.knows & set(self.without))
+        return [
+            *self.threat.missing(needs),
+            *(f"to know {KNOWLEDGE[word]} ({word}): no plan says it" for word in unsaid),
+            *(f"to know {KNOWLEDGE[word]} ({word}): this plan sets none aside" for word in absent),
+        ]
 
 
 def shown(options: dict[str, Any]) -> str:
@@ -50,6 +61,8 @@ def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[T
     """Those named in the plan, else all that the deployment (or the recording of one) allows."""
     if plan.adversaries is not None:
         return [adversary(name) for name in dict.fromkeys(plan.adversaries)]
+    if plan.federation.kind == "vertical":
+        return [VERTICAL_SERVER]
     secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
     hidden = {"vertical-server"} | ({"curious-server", "eavesdropper"} if secure else {"curious-server-secagg"})
     return [threat for name, threat in ADVERSARIES.items() if name not in hidden]
@@ -62,8 +75,9 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
     else:
         # A file of an attack may name helpers too; those are no attacks.
         chosen = [(entry.name, {}) for entry in entries("attacks") if issubclass(load("attacks", entry.name), Attack)]
-    pairs = []
+    pairs, without = [], () if plan.adversary_data.shadow else ("shadow_data",)
     for name, given in chosen:
         options = options_of(make("attacks", name, given))
-        pairs += [Pair(name, threat.name, options, given) for threat in adversaries_of(plan, secure_aggregation)]
+        threats = adversaries_of(plan, secure_aggregation)
+        pairs += [Pair(name, threat.name, options, given, without) for threat in threats]
     return list({pair.id: pair for pair in pairs}.values())

@@ -20,6 +20,7 @@ from fedspill.threat import adversary
 from fedspill.trace import Keep
 
 Level = Literal["low", "medium", "high", "critical"]
+VERTICAL = ("samples", "batches", "static", "labels")  # settings of vertical federations alone
 
 
 class _Part(BaseModel):
@@ -55,7 +56,7 @@ class Candidate(_Part):
 
 
 class FederationPart(_Part):
-    kind: Literal["horizontal"] = "horizontal"
+    kind: Literal["horizontal", "vertical"] = "horizontal"
     engine: Literal["own", "flower"] = "own"  # who runs it; "flower" needs fedspill[flower]
     clients: int = Field(default=10, ge=1)
     rounds: int = Field(default=12, ge=1)
@@ -64,6 +65,11 @@ class FederationPart(_Part):
     drop_out: float = Field(default=0.0, ge=0, lt=1)
     server_lr: float = Field(default=1.0, gt=0)
     secure_aggregation: bool = False
+    # Of vertical ones alone; how many parties there are is the model's option `parties`.
+    samples: int | None = Field(default=None, ge=1)  # None: all
+    batches: Literal["random", "epochs", "anti-twins", "circulant"] = "random"
+    static: bool = False  # the model stands still
+    labels: Literal["server", "party"] = "server"  # who holds them
 
 
 class AdversaryDataPart(_Part):
@@ -71,6 +77,15 @@ class AdversaryDataPart(_Part):
 
     per_class: int = Field(default=10, ge=0)
     shadow: int = Field(default=0, ge=0)
+
+
+class TargetsPart(_Part):
+    """The records that a malicious server looks for, one a round once `after` honest rounds have passed."""
+
+    attribute: str | None = None  # a yes-or-no column of a table; none: membership alone is asked
+    members: int = Field(default=16, ge=0)  # of the clients' data
+    others: int = Field(default=16, ge=0)  # of the test split
+    after: int = Field(default=5, ge=0)
 
 
 class RecordPart(_Part):
@@ -109,6 +124,7 @@ class Plan(_Part):
     adversaries: tuple[str, ...] | None = None  # None: all that the deployment allows
     attacks: tuple[Choice, ...] | None = None  # None: all that fit
     adversary_data: AdversaryDataPart = AdversaryDataPart()
+    targets: TargetsPart = TargetsPart()
     # What is tried against it: from this severity on, these defenses (None: all that bring strengths).
     try_from: Level = "medium"
     candidates: tuple[Candidate, ...] | None = None
@@ -131,7 +147,7 @@ class Plan(_Part):
 
     def settings(self) -> Settings:
         return Settings(
-            **self.federation.model_dump(exclude={"kind", "engine", "clients"}),
+            **self.federation.model_dump(exclude={"kind", "engine", "clients", *VERTICAL}),
             training=self.training,
             defenses=tuple(make("defenses", choice.name, choice.options) for choice in self.defenses),
         )
@@ -245,6 +261,7 @@ def _sense_mistakes(plan: Plan) -> Iterator[_Mistake]:
             ("federation", "clients_per_round"),
             f"asks for {federation.clients_per_round} clients a round, there are {federation.clients}",
         )
+    yield from _vertical_mistakes(plan)
     for name, given, end in (
         ("rounds", record.rounds, federation.rounds),
         ("clients", record.clients, federation.clients),
@@ -252,6 +269,24 @@ def _sense_mistakes(plan: Plan) -> Iterator[_Mistake]:
         beyond = [index for index in given or () if not 0 <= index < end]
         if beyond:
             yield _Mistake(("record", name), f"names {_listing(beyond)}, there are 0 to {end - 1}")
+
+
+def _vertical_mistakes(plan: Plan) -> Iterator[_Mistake]:
+    """Settings of one kind of federation in a plan of the other."""
+    federation, usual = plan.federation, FederationPart()
+    if federation.kind == "vertical":
+        for name in FederationPart.model_fields:
+            if name not in ("kind", "rounds", *VERTICAL) and getattr(federation, name) != getattr(usual, name):
+                yield _Mistake(("federation", name), "is a setting of horizontal federations")
+        if federation.samples is not None and plan.training.batch_size > federation.samples:
+            problem = f"asks for {plan.training.batch_size} of {federation.samples} samples"
+            yield _Mistake(("training", "batch_size"), problem)
+        if federation.batches == "circulant" and federation.samples != federation.rounds:
+            yield _Mistake(("federation", "rounds"), "a circulant plan has as many rounds as samples")
+        return
+    for name in VERTICAL:
+        if getattr(federation, name) != getattr(usual, name):
+            yield _Mistake(("federation", name), 'is a setting of vertical federations: set kind = "vertical"')
 
 
 def _choices(content: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Family, Any]]:

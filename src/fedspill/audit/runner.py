@@ -10,7 +10,7 @@ import platform
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedspill.audit.plan import Plan, check_plan
 from fedspill.audit.recorded import recorded_plan
 from fedspill.audit.store import NAME, Store
 from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.defenses.verify import check_defenses
 from fedspill.errors import FedspillError, UsageError
 from fedspill.files import sha256
 from fedspill.tracefolder import FolderTrace
@@ -126,19 +127,22 @@ def result_of(folder: Path, accepted: Accepted | None = None) -> dict[str, Any]:
 
 
 def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, retry: bool) -> None:
-    """Four waves: recordings and controls; attacks; recordings with defenses; attacks on those."""
+    """Five waves: recordings; attacks; controls of those that ran; recordings with defenses; attacks on those."""
     state = Assembly(store, target.folder)
     runnable = [cell.pair for cell in state.cells if not cell.lacks]
     records: list[Job] = [Record(AS_DEPLOYED, seed) for seed in state.seeds] if target.trace is None else []
-    controls: list[Job] = [Control(pair) for pair in runnable]
     strikes: list[Job] = [Strike(pair, AS_DEPLOYED, seed) for seed in state.seeds for pair in runnable]
     if retry:
         store.drop([key for key, stored in store.results().items() if stored.outcome["status"] == "errored"])
-    _announce(store, target, [*records, *controls, *strikes], watcher)
-    watcher.began(state.cells, len(records) + len(controls) + len(strikes))
-    _wave(store, target, workers, watcher, [*records, *controls])
+    if done := len(store.results()):
+        watcher.say(f"{done} done, continuing.")
+    watcher.began(state.cells, len(records) + len(strikes))
+    _wave(store, target, workers, watcher, records)
     _refuse_failed(store, target, records)
     _wave(store, target, workers, watcher, strikes)
+    controls: list[Job] = [Control(cell.pair) for cell in Assembly(store, target.folder).answered()]
+    watcher.more(len(controls))
+    _wave(store, target, workers, watcher, controls)
     leaking = [cell.pair for cell in Assembly(store, target.folder).leaking()]
     if leaking and target.trace is None:
         settings = state.candidates
@@ -203,7 +207,7 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
         )
     if facts.get("code") != target.code or "about" not in facts:
         # Loading what is deployed finds what no look at the plan can: missing data, shares that cannot be met.
-        about = _about_trace(request.trace, request.partial) if request.trace else _about_plan(target)
+        about = _about_trace(request.trace, request) if request.trace else _about_plan(target)
         if "code" in facts:
             watcher.say("The code has changed since this folder was made; everything is done anew.")
             store.drop(list(store.results()))
@@ -248,9 +252,11 @@ def _about_plan(target: Target) -> dict[str, Any]:
     }
 
 
-def _about_trace(folder: Path, partial: bool) -> dict[str, Any]:
-    protocol = FolderTrace(folder, partial=partial).protocol
+def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
+    trace = FolderTrace(folder, partial=request.partial)
+    protocol = trace.protocol
     plan = recorded_plan(protocol)
+    deployed = request.plan if request.explicit_plan else plan
     what = plan.data.name if plan else "a federation of others"
     classes = protocol.get("classes")
     return {
@@ -258,6 +264,7 @@ def _about_trace(folder: Path, partial: bool) -> dict[str, Any]:
         f"{protocol.get('client_count', 'an unknown number of')} clients a round",
         "classes": [str(index) for index in range(classes if isinstance(classes, int) else 0)],
         "secure_aggregation": bool(protocol.get("secure_aggregation")),
+        "checks": [asdict(check) for check in check_defenses(deployed.settings().defenses if deployed else (), trace)],
     }
 
 
@@ -274,13 +281,6 @@ def _difference(before: dict[str, Any], now: dict[str, Any], place: str = "") ->
         if old != new:
             return f"{place}{key} ({old!r} there, {new!r} asked for)"
     return "nothing"
-
-
-def _announce(store: Store, target: Target, jobs: Sequence[Job], watcher: Watcher) -> None:
-    known = store.results()
-    done = sum(job.key(target.code) in known for job in jobs)
-    if done:
-        watcher.say(f"{done} of {len(jobs)} done, continuing.")
 
 
 def _make_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedspill.errors import FedspillError, InputRefused
 
-Kind: TypeAlias = Literal["uint8", "integer", "bool_", "str_"]  # names of numpy
+Kind: TypeAlias = Literal["uint8", "integer", "floating", "bool_", "str_"]  # names of numpy
 LIMIT = 2 * 2**30  # bytes that one file may take when unpacked
 MEMBERS = 5_000_000  # files that one archive may list
 _CHUNK, _STEP = 2**20, 2**12  # bytes read at once from files, and from archives

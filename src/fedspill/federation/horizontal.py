@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.data.base import Examples
-from fedspill.defenses.base import Defense
+from fedspill.defenses.base import Defense, Site
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import LocalTraining, Tensors, load, state_of, trained
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
@@ -46,6 +46,8 @@ class Settings:
             raise UsageError(f"server_lr must be positive, got {self.server_lr}.")
         if self.weighting not in get_args(Weighting):
             raise UnknownName("weighting", str(self.weighting), get_args(Weighting))
+        if any(defense.sums_only for defense in self.defenses):
+            object.__setattr__(self, "secure_aggregation", True)
 
 
 def select(settings: Settings, clients: int, seed: int, number: int) -> tuple[list[int], list[int]]:
@@ -79,8 +81,11 @@ class Horizontal:
     device: str = "cpu"
     workers: int = 1
     engine: Engine = "auto"
+    public: Examples | None = None  # samples that everybody has, for defenses that mix them in
     # For what a client may send on a bad day, or a bad client every day; identity in an honest federation.
     tamper: Callable[[int, Message], Message] | None = None
+    # For a malicious server: what it hands out instead of its model. It reads the round and goes on from its own model.
+    plant: Callable[[Message], Message] | None = None
 
     def __post_init__(self) -> None:
         wanted = self.settings.clients_per_round
@@ -93,10 +98,13 @@ class Horizontal:
         self.model = copy.deepcopy(self.model).to(self.device)
         self.clients = [examples.to(self.device) for examples in self.clients]
         self._training = self.settings.training
+        self._own = [len(examples) for examples in self.clients]  # samples; defenses may add others behind them
         for defense in self.settings.defenses:
             self._training = defense.local(self._training)
+            self.clients = [self._with_data(defense, index, own) for index, own in enumerate(self.clients)]
         self._trainer = self._make_trainer()
         self._accepted: dict[int, Message] = {}  # the model each client last trained on
+        self._memories: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # what each client's guards remember
 
     def run(self) -> list[Round]:
         """All rounds; the recording is finished after the last, the workers are stopped in any case."""
@@ -113,7 +121,8 @@ class Horizontal:
     def round(self, number: int) -> Round:
         """One round: send the model, train, collect, leave out what is unsound, add up, step."""
         start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
-        handed_out = Message(number, SERVER, EVERYONE, "model", start)
+        own = Message(number, SERVER, EVERYONE, "model", start)
+        handed_out = own if self.plant is None else self.plant(own)
         self.recorder.say(handed_out)
         selected, events = self._select(number)
         expected = self._expected(start)
@@ -129,11 +138,17 @@ class Horizontal:
             else:
                 events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
         self._step(number, replies, events)
+        if handed_out is not own:
+            load(self.model, start)  # what came back belongs to the planted model
         self._note_truth(number, selected, list(replies))
         for event in events:
             self.recorder.note_event(event)
         self.recorder.end_round(number)
         return Round(number, tuple(replies), tuple(events))
+
+    def _with_data(self, defense: Defense, index: int, own: Examples) -> Examples:
+        public = None if self.public is None else self.public.to(self.device)
+        return defense.data(own, public, generator(self.seed, defense.name, "data", index))
 
     def _select(self, number: int) -> tuple[list[int], list[Event]]:
         """Who takes part, and who was selected but does not answer."""
@@ -163,8 +178,10 @@ class Horizontal:
         groups: list[tuple[Tensors, list[int]]] = [(dict(handed_out.tensors), as_sent)]
         for index in selected:
             model, refused = handed_out, False
-            for defense in self.settings.defenses:
-                verdict = defense.incoming(model, self._accepted.get(index))
+            for place, defense in enumerate(self.settings.defenses):
+                verdict = defense.incoming(model, self._accepted.get(index), self._site(index, place))
+                if verdict.memory is not None:
+                    self._memories[index, place] = verdict.memory
                 if verdict.action == "accept":
                     continue
                 events.append(Event(number, client(index), f"{defense.name}: {verdict.action}, {verdict.why}"))
@@ -179,11 +196,14 @@ class Horizontal:
                 groups.append((dict(model.tensors), [index]))
         return groups
 
+    def _site(self, index: int, place: int) -> Site:
+        return Site(self._memories.get((index, place), {}), lambda: copy.deepcopy(self.model), self.clients[index])
+
     def _envelope(self, number: int, index: int) -> Message:
         """What a client's message says about itself, still without tensors."""
         kind: Literal["update", "gradient"] = "gradient" if self._training.algorithm == "fedsgd" else "update"
         receiver = AGGREGATOR if self.settings.secure_aggregation else SERVER
-        samples = self._training.schedule(len(self.clients[index])).samples
+        samples = self._training.schedule(self._own[index]).samples
         return Message(number, client(index), receiver, kind, {}, {"examples": samples})
 
     def _outgoing(self, number: int, index: int, tensors: Tensors) -> Message:
@@ -228,7 +248,9 @@ class Horizontal:
     def _note_truth(self, number: int, selected: Sequence[int], summed: Sequence[int]) -> None:
         if isinstance(self.recorder, NoRecorder):
             return
-        facts = facts_of_round(number, self.clients, self._training, self.seed, self.classes, selected, summed)
+        facts = facts_of_round(
+            number, self.clients, self._training, self.seed, self.classes, selected, summed, self._own
+        )
         for (origin, name), value in facts.items():
             self.recorder.note_truth(origin, name, value)
 
@@ -246,20 +268,31 @@ def facts_of_round(
     classes: int,
     selected: Sequence[int],
     summed: Sequence[int],
+    own: Sequence[int] | None = None,
 ) -> dict[tuple[Origin, str], Tensor]:
-    """The labels each client trained on, those behind the sum, whose they are, and all that the federation has."""
+    """The labels and samples each client trained on, those behind the sum, whose they are, and all there are.
+
+    own: how many samples of each client are its own, the first ones; what a defense mixed in behind is no secret.
+    """
     facts: dict[tuple[Origin, str], Tensor] = {}
     trained_on: dict[int, Tensor] = {}
     for index in selected:
         labels = clients[index].y
         used = training.used(len(labels), training_rng(seed, number, index))
+        used = used if own is None else used[used < own[index]]
         trained_on[index] = torch.bincount(labels[used.to(labels.device)], minlength=classes).cpu()
         facts[Origin(number, client(index)), "label_counts"] = trained_on[index]
-    held = torch.stack([torch.bincount(own.y, minlength=classes).cpu() for own in clients]).sum(0)
+        facts[Origin(number, client(index)), "used_samples"] = torch.stack([torch.full_like(used, index), used], 1)
+    mine = [len(held) for held in clients] if own is None else own
+    held = torch.stack(
+        [torch.bincount(c.y[:many], minlength=classes).cpu() for c, many in zip(clients, mine, strict=True)]
+    ).sum(0)
     facts[Origin(number, SERVER), "label_totals"] = held
     if summed:
         behind = torch.stack([trained_on[index] for index in summed])  # (clients in the sum, classes)
         facts[Origin(number, AGGREGATOR), "label_counts"] = behind.sum(0)
         facts[Origin(number, AGGREGATOR), "label_counts_by_client"] = behind
         facts[Origin(number, AGGREGATOR), "clients"] = torch.tensor(summed)
+        places = [facts[Origin(number, client(index)), "used_samples"] for index in summed]
+        facts[Origin(number, AGGREGATOR), "used_samples"] = torch.cat(places)
     return facts

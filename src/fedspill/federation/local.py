@@ -90,6 +90,14 @@ class LocalTraining:
         steps = self.batches(samples, rng)
         return torch.cat(steps[: len(steps) // self.schedule(samples).epochs])
 
+    def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
+        """Puts the gradient of one local step into the parameters; guarded training (guarded.py) changes it first."""
+        loss_of(_forward(model, batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+
+    def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
+        """What a client sends under FedSGD."""
+        return gradient(model, batch)
+
     def _order(self, samples: int, rng: torch.Generator) -> Tensor:
         return torch.randperm(samples, generator=rng) if self.shuffle else torch.arange(samples)
 
@@ -106,11 +114,11 @@ def train(
     with torch.random.fork_rng(devices=[]):
         _seed_dropout(rng.initial_seed(), examples.x.device)
         if training.algorithm == "fedsgd":
-            return gradient(model, examples.take(batches[0]))
+            return training.gradient_of(model, examples.take(batches[0]), rng)
         optimizer = training.optimizer_for(model.parameters())
         for batch in batches:
             optimizer.zero_grad()
-            loss_of(_forward(model, examples.x[batch]), examples.y[batch]).backward()  # type: ignore[no-untyped-call]
+            training.fill_gradients(model, examples.take(batch), rng)
             optimizer.step()
     return change(model, start)
 

@@ -38,6 +38,8 @@ def why_not_stackable(model: nn.Module, examples: Examples, training: LocalTrain
     """
     if training.algorithm != "fedavg":
         return f"{training.algorithm} sends gradients"
+    if type(training) is not LocalTraining:
+        return "a defense changes the local steps"
     if list(model.buffers()) or any(isinstance(layer, _IMPOSSIBLE) for layer in model.modules()):
         return "the model has buffers, dropout or recurrent layers"
     if len(trained(model)) < len(list(model.named_parameters(remove_duplicate=False))):

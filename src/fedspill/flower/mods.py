@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from flwr.app import Context, Error, MessageType
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedspill.defenses.base import Defense
+from fedspill.data.base import Examples
+from fedspill.defenses.base import Defense, Site
 from fedspill.errors import FedspillError, UsageError
+from fedspill.federation.local import LocalTraining
 from fedspill.flower.arrays import as_record, changes, only_arrays, tensors_of
 from fedspill.flower.memory import Memory
 from fedspill.messages import SERVER, Message, client
@@ -26,7 +28,12 @@ LOG = logging.getLogger("flwr.fedspill")
 
 
 def mod(
-    *defenses: Defense, seed: int | None = None, memory: Path | str | None = None, arrays_key: str | None = None
+    *defenses: Defense,
+    seed: int | None = None,
+    memory: Path | str | None = None,
+    arrays_key: str | None = None,
+    architecture: Callable[[], nn.Module] | None = None,
+    examples: Callable[[Context], Examples] | None = None,
 ) -> Mod:
     """A client mod for these defenses, in this order: `ClientApp(mods=[mod(defense)])`.
 
@@ -37,16 +44,23 @@ def mod(
     memory      a folder of this client, for what must survive a restart of its SuperNode. What must survive the end of
                 a training process is kept by Flower, which loses it when the SuperNode itself ends.
     arrays_key  the ArrayRecord that holds the model, where messages hold several
+    architecture, examples  the model's code and this client's data, for guards that try a model out before training
     """
     if not defenses:
         raise UsageError("mod needs at least one defense.", remedy="Defenses: fedspill list defenses.")
+    plain = LocalTraining()
     for defense in defenses:
-        if type(defense).local is not Defense.local:
+        if defense.local(plain) is not plain:
             raise UsageError(
                 f"{defense.name} changes how a client trains, which a mod cannot do.",
                 remedy="Use it in your training code, or audit it with a plan.",
             )
-    return Guard(defenses, seed, None if memory is None else Path(memory), arrays_key)
+        if defense.sums_only or type(defense).data is not Defense.data:
+            raise UsageError(
+                f"{defense.name} does not act on messages, so a mod of it would do nothing.",
+                remedy="For secure aggregation use Flower's secaggplus_mod; audit the others with a plan.",
+            )
+    return Guard(defenses, seed, None if memory is None else Path(memory), arrays_key, architecture, examples)
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,8 @@ class Guard:
     seed: int | None
     memory: Path | None
     arrays_key: str | None
+    architecture: Callable[[], nn.Module] | None = None
+    examples: Callable[[Context], Examples] | None = None
 
     def __call__(self, msg: FlowerMessage, context: Context, call_next: ClientAppCallable) -> FlowerMessage:
         if not msg.has_content() or not msg.content.array_records:
@@ -69,14 +85,16 @@ class Guard:
         except FedspillError as error:
             return _refusal(msg, f"the model cannot be read: {error}")
         me = client(_index(context))
-        model, found = self._inspect(Message(number, SERVER, me, "model", received), memory.previous())
+        model, found, notes = self._inspect(Message(number, SERVER, me, "model", received), memory, context)
         if model is None:
+            memory.note(notes)
             return _refusal(msg, found)
         if model.tensors is not received:
             LOG.warning("fedspill: %s", found)
             msg.content[key] = as_record(model.tensors)
         if msg.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(msg, context)
+        memory.note(notes)
         memory.remember(number + 1, model if self._looks_back() else None)
         reply = call_next(msg, context)
         if reply.has_error():
@@ -87,17 +105,22 @@ class Guard:
         """Whether any defense compares a model with the one before; if none does, there is no need to keep it."""
         return any(type(defense).incoming is not Defense.incoming for defense in self.defenses)
 
-    def _inspect(self, model: Message, previous: Message | None) -> tuple[Message | None, str]:
-        """The model to train on, or None; and what was found."""
-        found = []
-        for defense in self.defenses:
-            verdict = defense.incoming(model, previous)
+    def _inspect(
+        self, model: Message, memory: Memory, context: Context
+    ) -> tuple[Message | None, str, dict[int, Mapping[str, Tensor]]]:
+        """The model to train on, or None; what was found; and what each defense will remember."""
+        found, notes, previous = [], {}, memory.previous()
+        own = self.examples(context) if self.examples is not None else None
+        for place, defense in enumerate(self.defenses):
+            verdict = defense.incoming(model, previous, Site(memory.notes(place), self.architecture, own))
+            if verdict.memory is not None:
+                notes[place] = verdict.memory
             if verdict.action == "refuse":
-                return None, f"{defense.name} refused the model: {verdict.why}"
+                return None, f"{defense.name} refused the model: {verdict.why}", notes
             if verdict.action == "repair":
                 found.append(f"{defense.name} repaired the model: {verdict.why}")
                 model = verdict.model or model
-        return model, "; ".join(found)
+        return model, "; ".join(found), notes
 
     def _defend(
         self,

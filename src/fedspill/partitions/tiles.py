@@ -26,6 +26,12 @@ def image_tiles(x: Tensor, parties: int) -> list[Tensor]:
     return list(x.reshape(n, c, g, h // g, g, w // g).permute(2, 4, 0, 1, 3, 5).reshape(g * g, n, c, h // g, w // g))
 
 
+def tile_shape(shape: tuple[int, int, int], parties: int) -> tuple[int, int, int]:
+    """The shape of one tile of an image (channels, height, width)."""
+    channels, height, width = image_tiles(torch.empty(1, *shape, device="meta"), parties)[0].shape[1:]
+    return channels, height, width
+
+
 def join_tiles(tiles: Sequence[Tensor]) -> Tensor:
     """The images (n, c, h, w) that `image_tiles` cut."""
     g = _grid(len(tiles))

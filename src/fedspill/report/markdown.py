@@ -23,6 +23,10 @@ def render(result: Mapping[str, Any]) -> str:
     if failed:
         lines += ["Could not be scored, which is not a pass:", ""]
         lines += [f"- {text(f['id'])}: {f['status']}, {text(f['why'])}" for f in failed] + [""]
+    off = [check for check in result.get("defense_checks", []) if check["on"] is False]
+    if off:
+        lines += ["Configured but not applied:", ""]
+        lines += [f"- {text(check['defense'])}: {text(check['why'])}" for check in off] + [""]
     if result["families"]:
         lines += ["What helps, measured:", ""]
         lines += [f"- {text(f['family'])}: {text(f['advice'])}" for f in result["families"]] + [""]

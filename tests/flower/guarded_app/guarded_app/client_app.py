@@ -6,7 +6,7 @@ from typing import ClassVar
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedspill.defenses.base import ACCEPT, Defense, Verdict
+from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
 from fedspill.flower import mod
 from fedspill.messages import Message as TraceMessage
 
@@ -16,7 +16,7 @@ class NoJump(Defense):
     name: ClassVar[str] = "no-jump"
     title: ClassVar[str] = "A guard for these tests"
 
-    def incoming(self, message: TraceMessage, previous: TraceMessage | None) -> Verdict:
+    def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
         if previous is None:
             return ACCEPT
         step = max(float((t - previous.tensors[n]).abs().max()) for n, t in message.tensors.items())

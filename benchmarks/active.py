@@ -1,0 +1,91 @@
+"""What a malicious neuron costs, written down or trained, and what a guard costs beside one local epoch.
+
+    python benchmarks/active.py [--epochs 1000]
+
+All times are processor seconds of one thread in the same run, so that ratios hold on a busy machine. The published
+training is timed on `--epochs` epochs of full batches over 4,000 shadow records and scaled to its 1,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from fedspill.attacks.active.closed_form import Shape, plant_neurons
+from fedspill.attacks.active.dense import read_dense
+from fedspill.attacks.active.targets import Targets
+from fedspill.attacks.active.trained import AaiRecipe, AmiRecipe, train_aai, train_ami
+from fedspill.data.base import Examples
+from fedspill.defenses.base import Site
+from fedspill.defenses.guard import Guard
+from fedspill.federation.local import LocalTraining, state_of, train
+from fedspill.messages import EVERYONE, SERVER, Message
+from fedspill.models.mlp import Mlp
+from fedspill.seeds import generator
+
+COLUMNS = 96  # of Adult, as in papers/004
+SHADOW = 5000
+CLIENT = 324  # examples of the mean client of Adult with 93 users
+
+
+def seconds(action: Callable[[], object], repeats: int) -> float:
+    """Processor seconds of one call, after one to warm up."""
+    action()
+    began = time.process_time()
+    for _ in range(repeats):
+        action()
+    return (time.process_time() - began) / repeats
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=20)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rng = torch.Generator().manual_seed(0)
+    shadow = (torch.rand(SHADOW, COLUMNS, generator=rng) < 0.2).float()
+    shadow[:, :4] = torch.randn(SHADOW, 4, generator=rng)
+    records = shadow[:1].clone()
+    records[:, 95] = 0
+    targets = Targets(records, torch.ones(1, dtype=torch.int64), 0, 95, (95,))
+    model = Mlp(widths=(128, 64), activation="elu", alpha=-2.0, logits=1).build((COLUMNS,), 2, seed=1)
+    dense, state = read_dense(model), {name: tensor.clone() for name, tensor in state_of(model).items()}
+    closed = seconds(lambda: plant_neurons(dense, state, targets, [0], shadow, Shape(), generator(1, "plant")), 20)
+    up, down = (targets.completed(value, shadow)[:, None] for value in (1, 0))
+    scale = 1000 / asked.epochs
+    aai = scale * seconds(lambda: train_aai(dense, state, up, down, shadow, AaiRecipe(epochs=asked.epochs)), 1)
+    pair = torch.cat([down, up], 1)
+    ami = scale * seconds(lambda: train_ami(dense, state, pair, shadow, AmiRecipe(epochs=asked.epochs)), 1)
+    print(f"closed form     {1000 * closed:9.2f} ms per target")
+    print(f"AAI, trained    {1000 * aai:9.0f} ms per target, {aai / closed:6.0f} times the closed form")
+    print(f"MIA2AIA, trained{1000 * ami:9.0f} ms per target, {ami / closed:6.0f} times the closed form")
+
+    guarded("Adult's network, the mean client", (COLUMNS,), (128, 64), CLIENT)
+    guarded("the paper's CelebA network, a tenth of its clients' data", (518,), (1024, 512), 1580)
+
+
+def guarded(title: str, shape: tuple[int, ...], widths: tuple[int, ...], examples: int) -> None:
+    """The guard beside one local epoch of a client with that many examples."""
+    rng = torch.Generator().manual_seed(1)
+    model = Mlp(widths=widths, logits=1).build(shape, 2, seed=1)
+    state = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    x = torch.randn(examples, *shape, generator=rng)
+    own = Examples(x, (x[:, 0] > 0).long())
+    training = LocalTraining(optimizer="adam", lr=1e-3, batch_size=100)
+    epoch = seconds(lambda: train(model, state, own, training, generator(1, "epoch")), 2)
+    moved = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
+    before, now = (Message(n, SERVER, EVERYONE, "model", s) for n, s in ((0, state), (1, moved)))
+    memory = {"steps": torch.full((3,), 0.01), "history": torch.zeros(30, 4)}
+    guard = seconds(lambda: Guard().incoming(now, before, Site(memory)), 10)
+    kept = sum(tensor.numel() for tensor in memory.values()) / sum(tensor.numel() for tensor in state.values())
+    print(f"{title}: {examples} examples")
+    print(f"  local epoch   {1000 * epoch:9.2f} ms")
+    print(f"  guard         {1000 * guard:9.2f} ms per round, {100 * guard / epoch:.1f} % of a local epoch")
+    print(f"  it remembers the last accepted model and {100 * kept:.2f} % of one more")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""CAFE: CPU seconds of the attacker, by linear algebra against the published descent, to the same PSNR.
+
+The published algorithm costs the same in every round, so its CPU time to a PSNR is rounds times seconds per round. How
+many rounds it takes was measured on a GPU with `papers/001/run_full.py 5` (MNIST, N = 800, K = 40, seed 2024): 12.0 dB
+after 4,000 and 24.2 dB after 8,000. With --live it is run here instead, on fewer samples, until it is as good.
+
+    python benchmarks/cafe.py --data-dir DATA [--samples 800 --batch 40] [--live]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "papers" / "001"))
+import run_full
+
+from fedspill.attacks.cafe.invert import Effort
+from fedspill.attacks.cafe_exact import recover
+from fedspill.federation.local import gradient
+from fedspill.reproduce import Run
+from fedspill.seeds import generator
+
+ON_A_GPU = {4000: 11.96, 8000: 24.20}  # rounds of Algorithm 4 and the PSNR of tiles it had reached
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--samples", type=int, default=800)
+    parser.add_argument("--batch", type=int, default=40)
+    parser.add_argument("--iterations", type=int, default=6, help="of Step III, for a result like that of the descent")
+    parser.add_argument("--rounds", type=int, default=4, help="of the descent that are timed")
+    parser.add_argument("--live", action="store_true", help="run the descent until it is as good, or 8,000 rounds")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    tables = run_full.load_tables()
+    run = Run("full", asked.data_dir, "cpu", 2024)
+    dataset, why_not = tables.load("mnist", run)
+    if dataset is None:
+        sys.exit(why_not)
+    setup = tables.Setup("mnist", samples=asked.samples, batch=asked.batch, rounds=3 * -(-asked.samples // asked.batch))
+    seen, examples = tables.observed(dataset, setup, run)
+    ours = []
+    for label, effort in (("as good", Effort(plain=asked.iterations, again=())), ("to the end", Effort())):
+        if label == "to the end" and asked.samples > 200:
+            continue
+        began = time.process_time()
+        found = recover(seen, replace(effort, decoder=600), generator(run.seed, "attack"))
+        seconds = time.process_time() - began
+        psnr = tables.outcome(found, examples, setup).score().value
+        ours.append((label, seconds, psnr))
+        print(f"cafe, {label}: {seconds:.1f} CPU s for {psnr:.1f} dB in {setup.rounds} rounds", flush=True)
+    curve = tables.Descent(dataset, setup, run, stages=((8000 if asked.live else asked.rounds + 1, (1, 2, 3)),))
+    marks = []
+    for done, tiles, _, _ in curve.curve(500 if asked.live else 1):
+        marks.append((done, time.process_time(), float(tiles.mean())))
+        if asked.live:
+            print(f"descent: round {done}, {marks[-1][2]:.1f} dB", flush=True)
+            if marks[-1][2] >= ours[0][2]:
+                break
+    per_round = (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0])
+    began = time.process_time()
+    for batch in seen.batches[: asked.rounds]:
+        gradient(seen.nets(0).requires_grad_(True), examples.take(batch))
+    victims = (time.process_time() - began) / asked.rounds
+    print(f"cafe-paper: {1e3 * (per_round - victims):.0f} CPU ms a round, and {1e3 * victims:.0f} for the victims")
+    per_round -= victims
+    rounds, reached = (marks[-1][0], marks[-1][2]) if asked.live else (8000, ON_A_GPU[8000])
+    total = rounds * per_round
+    print(f"to {reached:.1f} dB: {total:.0f} CPU s against {ours[0][1]:.1f} CPU s for {ours[0][2]:.1f} dB: "
+          f"{total / ours[0][1]:.0f} times")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

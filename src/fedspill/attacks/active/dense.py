@@ -1,0 +1,107 @@
+"""Dense: the layers of a fully connected network, which a malicious server rewrites by hand (paper 004, Figure 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.errors import NotApplicable
+
+_HARMLESS = (nn.Flatten, nn.Dropout, nn.Identity)
+
+
+@dataclass(frozen=True)
+class Bend:
+    """The activation: ReLU, or ELU with its alpha."""
+
+    elu: bool
+    alpha: float = 1.0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return nn.functional.elu(z, self.alpha) if self.elu else z.clamp(min=0)
+
+    def slope(self, z: Tensor) -> Tensor:
+        """The derivative, elementwise."""
+        on = (z > 0).to(z.dtype)
+        return on + (1 - on) * self.alpha * z.clamp(max=0).exp() if self.elu else on
+
+    @property
+    def floor(self) -> float:
+        """What a unit that is far from firing puts out."""
+        return -self.alpha if self.elu else 0.0
+
+    @property
+    def is_bump(self) -> bool:
+        """Whether it is 0 at 0 and positive on both sides, so that one unit measures a distance."""
+        return self.elu and self.alpha < 0
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Names of the layers in order, and the activation between them."""
+
+    layers: tuple[str, ...]
+    bend: Bend
+
+    @property
+    def hidden(self) -> int:
+        return len(self.layers) - 1
+
+    def weight(self, layer: int) -> str:
+        return f"{self.layers[layer]}.weight"
+
+    def bias(self, layer: int) -> str:
+        return f"{self.layers[layer]}.bias"
+
+    def pre_activations(self, state: Mapping[str, Tensor], x: Tensor, layer: int) -> Tensor:
+        """(n, units) what enters the activation of that layer; for the last layer, the logits."""
+        h = x.flatten(1)
+        for number in range(layer):
+            h = self.bend(h @ state[self.weight(number)].T + state[self.bias(number)])
+        return h @ state[self.weight(layer)].T + state[self.bias(layer)]
+
+
+def read_dense(model: nn.Module) -> Dense:
+    """The layers of a plain chain of linear layers; anything else is told to be out of these attacks' reach."""
+    layers: list[str] = []
+    bends: set[Bend] = set()
+    for name, module in model.named_modules():
+        if next(module.children(), None) is not None or isinstance(module, _HARMLESS):
+            continue
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            layers.append(name)
+        elif isinstance(module, nn.ReLU):
+            bends.add(Bend(False))
+        elif isinstance(module, nn.ELU):
+            bends.add(Bend(True, float(module.alpha)))
+        else:
+            raise NotApplicable(
+                f"A neuron can be planted in dense layers with biases and ReLU or ELU; this model has a "
+                f"{type(module).__name__}."
+            )
+    if len(layers) < 2 or len(bends) != 1:
+        raise NotApplicable(
+            f"A neuron can be planted in a network with hidden layers of one activation; this one has "
+            f"{max(len(layers) - 1, 0)} hidden layers and {len(bends)} activations."
+        )
+    return Dense(tuple(layers), bends.pop())
+
+
+@torch.no_grad()
+def residuals(logits: Tensor, y: Tensor) -> Tensor:
+    """(n, logits) the gradient of each sample's cross-entropy, for one logit (sigmoid) or one per class."""
+    if logits.shape[1] == 1:
+        return torch.sigmoid(logits) - y[:, None].to(logits.dtype)
+    return torch.softmax(logits, 1) - nn.functional.one_hot(y, logits.shape[1]).to(logits.dtype)
+
+
+@torch.no_grad()
+def signals(dense: Dense, state: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """(n, units) each sample's gradient at the units of the last hidden layer: what moves their biases."""
+    last = dense.hidden
+    s = dense.pre_activations(state, x, last - 1)
+    logits = dense.bend(s) @ state[dense.weight(last)].T + state[dense.bias(last)]
+    return (residuals(logits, y) @ state[dense.weight(last)]) * dense.bend.slope(s)

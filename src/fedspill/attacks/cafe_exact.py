@@ -1,0 +1,184 @@
+"""CAFE by linear algebra: every sample of a vertical federation from what its parties upload (paper 001)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from fedspill.attacks.base import Attack
+from fedspill.attacks.cafe.first_layer import FirstLayer, empty, first_layer
+from fedspill.attacks.cafe.invert import Effort, invert
+from fedspill.attacks.cafe.moving import as_if_still
+from fedspill.attacks.cafe.observed import NEEDED, Observed, observe, origins
+from fedspill.attacks.cafe.prediction import nearest_labels, settled
+from fedspill.attacks.cafe.unsort import undo_fakes
+from fedspill.defenses.fake_gradients import FakeGradients
+from fedspill.errors import NotApplicable
+from fedspill.guesses import Inputs
+from fedspill.models.vertical import Tower
+from fedspill.threat import needs
+from fedspill.trace import View
+
+_DIVERGED = 1.3  # times the best residual
+_CLOSED = 1e-5  # residual of Step II that rounding of float32 gradients explains
+CERTIFIED = 3e-3  # relative error of the features up to which a sample is vouched for
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """Whole samples (n, *shape), their labels (n,), and for each party how far its features are from fitting (n, m)."""
+
+    x: Tensor
+    labels: Tensor
+    misfit: Tensor  # infinite where a party's gradients hold nothing of the sample
+    layers: tuple[FirstLayer, ...]
+    notes: tuple[str, ...]
+    evaluations: int
+
+    @property
+    def residual(self) -> float:
+        """How far the parties' systems are from closing, on the mean."""
+        heard = [layer.residual for layer in self.layers if layer.route != "none"]
+        return sum(heard) / max(len(heard), 1)
+
+
+@final
+@dataclass(frozen=True)
+class Cafe(Attack):
+    """Reads all samples in index order from as few rounds as three a sample.
+
+    Steps I and II are least squares, by Cholesky or FFT where there are as many rounds as samples, else by intersecting
+    the row spaces of the gradients. Step III inverts each party's front, sample by sample. Labels are those whose
+    predicted gradients are nearest. A sample whose v vanishes in a party (a blank tile, dead ReLUs) is not in that
+    party's gradients: its part is left black and the sample is not certified. Samples that share all their batches
+    cannot be told apart; the route by row spaces needs batches no larger than the layer is wide. Horizontal clients
+    whose batch indices are known are the case of one party.
+    """
+
+    name: ClassVar[str] = "cafe"
+    title: ClassVar[str] = "CAFE, exact"
+    paper: ClassVar[str] = "001"
+    needs = needs(sees=NEEDED, knows=["architecture"])
+    guesses = Inputs
+    control: ClassVar[Mapping[str, Any]] = {
+        "data": "digits",
+        "model": {"name": "cafe-towers", "filters": [32, 128], "widths": [32, 16, 10]},
+        "federation": {"kind": "vertical", "samples": 40, "rounds": 15, "batches": "anti-twins", "static": True},
+        "training": {"batch_size": 8},
+    }
+
+    tries: int = 5  # how often an image whose features do not fit is started anew
+    unsort: int = 300  # iterations spent on undoing fake gradients, where the server knows of them
+    passes: int = 6  # how often the moving of a model that is trained meanwhile is taken out, as long as that helps
+    device: str = "cpu"
+
+    def run(self, view: View, rng: torch.Generator) -> Inputs:
+        effort = Effort(again=Effort.again[: self.tries])
+        with torch.backends.cudnn.flags(allow_tf32=False):  # on a GPU, 19 bits would end at 81 dB
+            observed = observe(view, self.device)
+            if self.unsort and is_faked(view):
+                observed = undo_fakes(observed, self.unsort, rng)
+            if observed.static:
+                found = recover(observed, effort, rng)
+            else:
+                found = recover_moving(observed, effort, rng, self.passes)
+        return as_guess(observed, found)
+
+
+def is_faked(view: View) -> bool:
+    """Whether the server knows that the parties send fake gradients."""
+    return view.has("defense") and any(isinstance(defense, FakeGradients) for defense in view.knows("defense"))
+
+
+def recover(observed: Observed, effort: Effort, rng: torch.Generator, place: int = 0) -> Recovered:
+    """Steps I to III for a model that stands still, or as if that of round `place` did."""
+    net = observed.nets(place)
+    layers, notes = all_layers(observed, rng)
+    layers = settled(observed, net, layers)
+    labels = nearest_labels(net, layers, observed.classes)
+    parts, misfits, evaluations = [], [], 0
+    for party, layer in enumerate(layers):
+        x, misfit, spent = part_of(net.tower(party), layer, net.part_shapes[party], effort, rng)
+        parts.append(x)
+        misfits.append(misfit)
+        evaluations += spent
+    return Recovered(
+        net.parts.join(parts), labels, torch.stack(misfits, 1), tuple(layers), (*observed.notes, *notes), evaluations
+    )
+
+
+def recover_moving(observed: Observed, effort: Effort, rng: torch.Generator, passes: int) -> Recovered:
+    """Steps I to III for a model that is trained meanwhile; of all passes the one whose systems close best."""
+    place = len(observed.rounds) // 2
+    best = last = recover(observed, effort, rng, place)
+    for number in range(passes):
+        last = recover(as_if_still(observed, place, last.x, last.labels), effort, rng, place)
+        if last.residual < best.residual:
+            note = f"moving model: {number + 1} passes of compensation, residual {last.residual:.1e}"
+            best = replace(last, notes=(*last.notes, note))
+        elif last.residual > _DIVERGED * best.residual:
+            break
+    return best
+
+
+def all_layers(observed: Observed, rng: torch.Generator) -> tuple[list[FirstLayer], list[str]]:
+    """Steps I and II for every party; one that does not allow them is noted, and if none does, that is the answer."""
+    layers, notes, refusals = [], [], []
+    for heard in observed.heard:
+        try:
+            layers.append(first_layer(heard, observed, rng))
+            notes.append(f"party:{heard.party}: {layers[-1].route}, residual {layers[-1].residual:.1e}")
+        except NotApplicable as refusal:
+            layers.append(empty(heard, observed))
+            notes.append(f"party:{heard.party} gave nothing: {refusal.problem}")
+            refusals.append(refusal)
+    if len(refusals) == len(layers):
+        raise refusals[0]
+    return layers, notes
+
+
+def part_of(
+    tower: Tower, layer: FirstLayer, shape: tuple[int, ...], effort: Effort, rng: torch.Generator
+) -> tuple[Tensor, Tensor, int]:
+    """Step III for one party: its part of every sample, the relative misfit of features (n,), evaluations spent."""
+    misfit = layer.error.clone()
+    x = torch.zeros(len(layer.h), *shape, device=layer.h.device)
+    known = layer.known.nonzero().flatten()
+    if tower.reads_input:
+        x[known] = layer.h[known].float().reshape(-1, *shape)
+        return x, misfit, 0
+    found = invert(tower.front, layer.h[known], layer.error[known], shape, effort, rng)
+    x[known] = found.x
+    misfit[known] += (2 * found.misfit.double()).sqrt()
+    return x, misfit, found.evaluations
+
+
+def vouched(found: Recovered) -> Tensor:
+    """Which parts (n, parties) are certified: features known and fitted closely, by a system that closes.
+
+    The linear route knows its own error. Directions that were intersected may be another sample's where the system
+    does not close, and the error does not show it: then nothing of that party is vouched for.
+    """
+    closed = [layer.route == "linear" or layer.residual < _CLOSED for layer in found.layers]
+    return (found.misfit < CERTIFIED) & torch.tensor(closed, device=found.misfit.device)
+
+
+def as_guess(observed: Observed, found: Recovered) -> Inputs:
+    """The samples by the round that first used them, in the order of its indices."""
+    of, new = origins(observed)
+    x, labels = found.x.cpu(), found.labels.cpu()
+    sure = vouched(found).all(1).cpu()
+    blank = int((~torch.isfinite(found.misfit)).any(1).sum())
+    notes = [*found.notes, f"{int(sure.sum())} of {observed.samples} samples certified; {blank} lack a party's part"]
+    return Inputs(
+        of,
+        [x[rows] for rows in new],
+        [sure[rows] for rows in new],
+        torch.ones(len(of), dtype=torch.bool),
+        [labels[rows] for rows in new],
+        tuple(notes),
+    )

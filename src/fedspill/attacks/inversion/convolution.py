@@ -1,0 +1,181 @@
+"""One sample through a chain of convolutions and linear layers, layer by layer, each by one linear solve.
+
+After R-GAP (Zhu and Blaschko 2021), as weighted least squares. For batch size 1 the first linear layer gives its input
+in closed form, a = (gb^T gW) / |gb|^2. Below it every convolution obeys two systems that are linear in its input u:
+
+    conv(u; K) = inverse activation(a) - b,         sum over places of delta(place) patch(u, place)^T = grad K,
+
+where delta = (what the layer above sends back) times the activation's slope. No label is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.linalg import cho_factor, cho_solve
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedspill.attacks.inversion.layers import chain_of
+
+MOST_UNKNOWNS = 4_096  # values of a layer's input; the solve is dense
+
+# An activation's output to its input, the slope there, and where the input is known at all.
+Inverse: TypeAlias = tuple[Tensor, Tensor, Tensor]
+
+
+def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor | str:
+    """The sample (*shape) behind the gradient of a batch of one, or why it cannot be solved for; all in float64."""
+    chain = chain_of(model)
+    if isinstance(chain, str):
+        return chain
+    linear = next((index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)), None)
+    if linear is None:
+        return "the network has no linear layer to start from"
+    name, top = chain[linear]
+    assert isinstance(top, nn.Linear)
+    if top.bias is None:
+        return "the first linear layer has no bias, whose gradient would give its input"
+    shapes = _input_shapes([module for _, module in chain[:linear]], shape)
+    if isinstance(shapes, str):
+        return shapes
+    weight, bias = gradients[f"{name}.weight"].double(), gradients[f"{name}.bias"].double()
+    if not float(bias.norm()) > 0:
+        return f"the bias gradient of {name!r} is zero"
+    known = (bias @ weight) / (bias @ bias)
+    sent = top.weight.detach().double().T @ bias
+    above: Inverse | None = None
+    for index in reversed(range(linear)):
+        name, module = chain[index]
+        if isinstance(module, nn.Flatten | nn.Identity | nn.Dropout):
+            continue
+        if isinstance(module, nn.Conv2d):
+            below = shapes[index]
+            z, slope, where = above or _as_is(known)
+            delta = sent.reshape(slope.shape) * slope
+            known = _solve(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
+            sent = _send_back(module, below, delta.reshape(1, *shapes[index + 1]))
+            above = None
+        else:
+            inverse = _inverse(module, known)
+            if isinstance(inverse, str):
+                return inverse
+            above = inverse
+    return known.reshape(shape)
+
+
+def _send_back(layer: nn.Conv2d, shape: tuple[int, ...], delta: Tensor) -> Tensor:
+    """(*shape) the derivative by the input of a convolution, from that by its output."""
+    kernel = layer.weight.detach().double()
+    with torch.enable_grad():
+        x = torch.zeros(1, *shape, dtype=torch.float64, requires_grad=True)
+        out = functional.conv2d(x, kernel, None, layer.stride, layer.padding)
+        (sent,) = torch.autograd.grad(out, [x], delta)
+    return sent[0]
+
+
+def _as_is(known: Tensor) -> Inverse:
+    return known, torch.ones_like(known), torch.ones_like(known, dtype=torch.bool)
+
+
+def _input_shapes(modules: list[nn.Module], shape: tuple[int, ...]) -> list[tuple[int, ...]] | str:
+    """What each module is fed, and what the last one gives; or the module that cannot be inverted."""
+    shapes, x = [tuple(shape)], torch.zeros(1, *shape, dtype=torch.float64)
+    for module in modules:
+        if isinstance(module, nn.Conv2d):
+            plain = module.groups == 1 and module.dilation == (1, 1) and module.padding_mode == "zeros"
+            if not plain or isinstance(module.padding, str) or x.ndim != 4:
+                return "a convolution with groups, dilation or padding other than zeros is not solved for"
+            if x[0].numel() > MOST_UNKNOWNS:
+                return f"a layer has {x[0].numel():,} inputs, more than the {MOST_UNKNOWNS:,} that are solved for"
+            kernel = module.weight.detach().double()
+            x = functional.conv2d(x, kernel, None, module.stride, module.padding)
+        elif isinstance(module, nn.Flatten):
+            x = x.flatten(1)
+        elif not isinstance(module, nn.Identity | nn.Dropout | nn.Sigmoid | nn.Tanh | nn.ReLU | nn.LeakyReLU):
+            return f"{type(module).__name__} cannot be inverted"
+        shapes.append(tuple(x.shape[1:]))
+    return shapes
+
+
+def _inverse(module: nn.Module, a: Tensor) -> Inverse | str:
+    """Values before the activation, its slope there, and where both are known."""
+    everywhere = torch.ones_like(a, dtype=torch.bool)
+    if isinstance(module, nn.Sigmoid):
+        a = a.clamp(1e-9, 1 - 1e-9)
+        return torch.logit(a), a * (1 - a), everywhere
+    if isinstance(module, nn.Tanh):
+        a = a.clamp(-1 + 1e-9, 1 - 1e-9)
+        return torch.atanh(a), 1 - a * a, everywhere
+    if isinstance(module, nn.LeakyReLU):
+        slope = torch.where(a > 0, 1.0, module.negative_slope).to(a)
+        return a / slope, slope, everywhere
+    if isinstance(module, nn.ReLU):
+        on = a > 1e-6 * a.abs().max()
+        return a, on.to(a), on
+    return f"{type(module).__name__} cannot be inverted"
+
+
+def _solve(
+    layer: nn.Conv2d, z: Tensor, slope: Tensor, where: Tensor, delta: Tensor, gradient: Tensor, shape: tuple[int, ...]
+) -> Tensor:
+    """(*shape) the input of a convolution, by weighted least squares over both systems.
+
+    A value before the activation is known as well as the activation's slope allows, so that is its weight; both systems
+    are brought to rows of mean norm 1. Two steps of refinement undo what the normal equations lose.
+    """
+    channels, height, width = shape
+    kernel = layer.weight.detach().double()
+    count, size = len(kernel), channels * height * width
+    bias = layer.bias.detach().double() if layer.bias is not None else kernel.new_zeros(count)
+    places = _patches(
+        layer, channels, height, width
+    )  # (channels * k * k, L) input index of each patch value, -1 outside
+    outside, length = places < 0, places.shape[1]
+    rows = np.broadcast_to(np.arange(count)[:, None, None] * length + np.arange(length), (count, *places.shape))
+    values = np.broadcast_to(kernel.flatten(1).numpy()[:, :, None], rows.shape)
+    columns = np.broadcast_to(places, rows.shape)
+    inside = np.broadcast_to(~outside, rows.shape)
+    forward = sparse.csr_matrix((values[inside], (rows[inside], columns[inside])), shape=(count * length, size))
+    right = (z.reshape(count, -1) - bias[:, None]).flatten().numpy()
+    weight = (slope.flatten() * where.flatten()).numpy()
+    weight = weight / max(float(weight.max()), 1e-300)
+    forward = sparse.diags(weight) @ forward
+    right = right * weight
+    backward, seen = _gradient_rows(places, delta.reshape(count, -1), gradient, size)
+    scale = 1 / max(float(np.sqrt(forward.multiply(forward).sum(1)).mean()), 1e-300)
+    other = 1 / max(float(np.sqrt(backward.multiply(backward).sum(1)).mean()), 1e-300)
+    system = sparse.vstack([forward * scale, backward * other]).tocsr()
+    target = np.concatenate([right * scale, seen * other])
+    normal = (system.T @ system).toarray()
+    ridge = 1e-13 * float(np.trace(normal)) / size
+    factor = cho_factor(normal + ridge * np.eye(size), lower=True, overwrite_a=True)
+    solution = cho_solve(factor, system.T @ target)
+    for _ in range(2):
+        solution = solution + cho_solve(factor, system.T @ (target - system @ solution))
+    return torch.from_numpy(solution).reshape(shape)
+
+
+def _patches(layer: nn.Conv2d, channels: int, height: int, width: int) -> np.ndarray:
+    """(channels * k * k, L) the flat input index under each kernel cell at each place, -1 in the padding."""
+    index = torch.arange(1, channels * height * width + 1, dtype=torch.float64).reshape(1, channels, height, width)
+    padding = layer.padding
+    assert not isinstance(padding, str)
+    cut = functional.unfold(index, layer.kernel_size, padding=padding, stride=layer.stride)[0]
+    return cut.round().long().numpy() - 1
+
+
+def _gradient_rows(
+    places: np.ndarray, delta: Tensor, gradient: Tensor, size: int
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """The system grad K[o, cell] = sum over places of delta[o, place] u[places[cell, place]]."""
+    count, cells = len(delta), len(places)
+    rows = np.broadcast_to((np.arange(count)[:, None] * cells + np.arange(cells))[:, :, None], (count, *places.shape))
+    values = np.broadcast_to(delta.numpy()[:, None, :], rows.shape)
+    columns, inside = np.broadcast_to(places, rows.shape), np.broadcast_to(places >= 0, rows.shape)
+    matrix = sparse.csr_matrix((values[inside], (rows[inside], columns[inside])), shape=(count * cells, size))
+    return matrix, gradient.flatten().numpy()

@@ -1,0 +1,156 @@
+"""Gradient matching as an attack: labels from a label attack or sought jointly, a recipe, its best restart."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.attacks.base import Attack
+from fedspill.attacks.inversion.cases import Answer, Case, cases_of, contradiction, guess_of, sample_shape
+from fedspill.attacks.inversion.certify import mismatch_up_to_scale
+from fedspill.attacks.inversion.gradients import Gradients, gradients_of, local_steps_of
+from fedspill.attacks.inversion.recipes import dlg, inverting_gradients
+from fedspill.attacks.inversion.search import Box, Recipe, one_hot, reconstruct
+from fedspill.errors import FedspillError
+from fedspill.guesses import Inputs, LabelCounts
+from fedspill.registry import make
+from fedspill.threat import Needs, needs
+from fedspill.trace import Origin, View
+
+MATCH_NEEDS: Needs = needs(sees=["update|gradient", "model"], knows=["architecture", "batch_size", "local_lr"])
+UNEXPLAINED = 0.5  # share of the gradient that a candidate may leave unexplained and still be an answer
+CERTAIN = 1e-4  # relative mismatch below which a batch is vouched for (docs/design/inversion.md)
+
+
+@dataclass(frozen=True)
+class GradientMatching(Attack, ABC):
+    """A published attack that optimizes inputs until their gradients match: a recipe, and where labels come from."""
+
+    needs = MATCH_NEEDS
+    guesses = Inputs
+    # One sample: what all of them are made for. Batches are where they differ.
+    control: ClassVar[Mapping[str, Any] | None] = {
+        **Inputs.control,
+        "partition": {"name": "uniform-batch", "batch": 1},
+        "model": {"name": "mlp", "widths": [32, 32], "activation": "tanh", "last_activation": "sigmoid"},
+    }
+
+    origins: int = 3  # messages that are attacked, drawn at random
+    most_samples: int = 4  # larger batches are not tried
+    labels_from: str = "labels"  # a label attack; empty: sought together with the inputs
+    unexplained: float = UNEXPLAINED  # share of the gradient that an answer may leave unexplained
+
+    @abstractmethod
+    def recipe(self, model: nn.Module) -> Recipe:
+        """What the author writes."""
+
+    def run(self, view: View, rng: torch.Generator) -> Inputs:
+        cases, notes = cases_of(view, self.origins, rng)
+        small = any(case.samples <= self.most_samples for case in cases)
+        labels = labels_by(self.labels_from, view, rng) if self.labels_from and small else {}
+        if self.labels_from and small:
+            notes.append(f"labels by {self.labels_from}" if labels else f"{self.labels_from} gave no labels")
+        answers = []
+        for case in cases:
+            shape = sample_shape(view, case)
+            if case.samples > self.most_samples:
+                why = f"batches of more than {self.most_samples} samples are not tried (option most_samples)"
+                answers.append(Answer.none(why, tried=False))
+            elif shape is None:
+                answers.append(Answer.none("the shape of an input is not known", tried=False))
+            else:
+                known = labels.get(case.of)
+                answers.append(best_of([self.recipe(case.model)], case, shape, view, rng, known, self.unexplained))
+        return guess_of(cases, answers, notes)
+
+
+def match(
+    case: Case, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, seconds: float
+) -> Answer:
+    """Our own choice for small batches: two recipes that fail on different networks, the better explanation wins."""
+    signed = inverting_gradients(1_200, 1e-3)
+    recipes = [replace(recipe, seconds=seconds / 2) for recipe in (dlg(8_000), signed)]
+    able = all(view.has(word) for word in ("batch_size", "local_lr"))
+    known = labels_by("labels", view, rng).get(case.of) if able else None
+    return best_of(recipes, case, shape, view, rng, known)
+
+
+def best_of(
+    recipes: Sequence[Recipe],
+    case: Case,
+    shape: tuple[int, ...],
+    view: View,
+    rng: torch.Generator,
+    labels: Tensor | None,
+    unexplained: float = UNEXPLAINED,
+) -> Answer:
+    """The best explanation that any of the recipes finds; nothing where none explains enough of what was seen."""
+    classes, reason = classes_of(view, case), contradiction(case)
+    if reason:
+        return Answer.none(reason, tried=True)
+    gradients, precise = _gradients(case, torch.float32), _gradients(case, torch.float64)
+    observed = [tensor.float() for tensor in case.observed]
+    usable = labels is not None and len(labels) == case.samples and int(labels.max()) < classes
+    targets = one_hot(labels, classes) if labels is not None and usable else None
+    best: tuple[float, Tensor, Tensor] | None = None
+    for recipe in recipes:
+        found = reconstruct(
+            recipe, gradients, observed, (case.samples, *shape), classes, rng=rng, targets=targets, box=_box(view)
+        )
+        x, soft = found.x[found.best].double(), found.targets[found.best].double()
+        if bool(torch.isfinite(x).all()):
+            missed, _ = mismatch_up_to_scale(precise, case.observed, x, soft)
+            if best is None or missed < best[0]:
+                best = (missed, x, soft)
+    if best is None or not best[0] < unexplained:
+        why = f"every candidate leaves more than {unexplained:.0%} of the observed gradient unexplained"
+        return Answer.none(why, tried=True)
+    missed, x, soft = best
+    return Answer(x, torch.full((len(x),), missed < CERTAIN), soft.argmax(1))
+
+
+def labels_by(source: str, view: View, rng: torch.Generator) -> dict[Origin, Tensor]:
+    """Labels (samples,) of every origin that the named label attack can read; none where it cannot run."""
+    seed = int(torch.randint(1 << 31, (1,), generator=rng))
+    try:
+        guess = make("attacks", source)(view, seed=seed)
+    except FedspillError:
+        return {}
+    assert isinstance(guess, LabelCounts)
+    classes = torch.arange(guess.counts.shape[1])
+    return {
+        origin: classes.repeat_interleave(counts)
+        for origin, counts in zip(guess.of, guess.counts, strict=True)
+        if int(counts.sum()) <= 1 << 16
+    }
+
+
+def classes_of(view: View, case: Case) -> int:
+    """As many as the network has logits; two for a single one."""
+    last = [module for module in case.model.modules() if isinstance(module, nn.Linear)]
+    if last:
+        return max(2, last[-1].out_features)
+    return int(view.public["classes"])
+
+
+def _gradients(case: Case, dtype: torch.dtype) -> Gradients:
+    model = copy.deepcopy(case.model).to(dtype)
+    if case.lr is None or case.steps == 1:
+        return gradients_of(model)
+    sizes = case.schedule.sizes() * case.schedule.epochs
+    cuts = [case.schedule.batch_size * (index % len(case.schedule.sizes())) for index in range(len(sizes))]
+    return local_steps_of(model, [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)], case.lr)
+
+
+def _box(view: View) -> Box | None:
+    """The range of the adversary's own inputs."""
+    if not view.has("unlabelled_aux"):
+        return None
+    inputs: Tensor = view.knows("unlabelled_aux")
+    return Box(inputs.min(), inputs.max())

@@ -1,0 +1,87 @@
+"""How far the gradients of a candidate are from those observed: what reconstruction minimises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+class Objective(ABC):
+    """A distance between gradient lists; candidate tensors (R, *parameter), observed ones (*parameter)."""
+
+    @abstractmethod
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        """(R,) the distance of each restart."""
+
+
+@final
+@dataclass(frozen=True)
+class SquaredDistance(Objective):
+    """Sum of squared differences, as DLG (Zhu et al. 2019); `relative` divides by the observed squares."""
+
+    relative: bool = False
+    per_tensor: bool = False  # each tensor relative to its own norm, then the mean
+
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        distances = torch.stack([_squares(g - seen) for g, seen in zip(candidate, observed, strict=True)])
+        if self.per_tensor:
+            sizes = torch.stack([seen.square().sum() for seen in observed]).clamp_min(1e-30)
+            return (distances / sizes[:, None]).mean(0)
+        if self.relative:
+            return distances.sum(0) / torch.stack([seen.square().sum() for seen in observed]).sum().clamp_min(1e-30)
+        return distances.sum(0)
+
+
+@final
+@dataclass(frozen=True)
+class CosineDistance(Objective):
+    """One minus the cosine of the angle between gradients, as Inverting Gradients (Geiping et al. 2020)."""
+
+    per_tensor: bool = False
+
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        products = torch.stack([(g * seen).flatten(1).sum(1) for g, seen in zip(candidate, observed, strict=True)])
+        own = torch.stack([_squares(g) for g in candidate])
+        theirs = torch.stack([seen.square().sum() for seen in observed])[:, None]
+        if self.per_tensor:
+            return (1 - products / (own * theirs).clamp_min(1e-30).sqrt()).mean(0)
+        return 1 - products.sum(0) / (own.sum(0) * theirs.sum(0)).clamp_min(1e-30).sqrt()
+
+
+@final
+@dataclass(frozen=True)
+class GaussianKernel(Objective):
+    """Sum over tensors of Q * (1 - exp(-|difference|^2 / sigma^2)), as SAPAG (Wang et al. 2020).
+
+    The kernel's width is the variance of the observed tensor, as CAFE's released code has it, or of all observed values
+    (`whole`). `weighted`: the l-th tensor counts 1 / (l + 1).
+    """
+
+    whole: bool = False
+    weighted: bool = False
+    per_entry: bool = False  # the mean square instead of the sum: the exponent is of order 1 for large tensors too
+
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        everything = torch.cat([seen.flatten() for seen in observed]).var() if self.whole else None
+        total = torch.zeros(len(candidate[0]), dtype=candidate[0].dtype, device=candidate[0].device)
+        for index, (g, seen) in enumerate(zip(candidate, observed, strict=True)):
+            width = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
+            apart = _squares(g - seen) / (seen.numel() if self.per_entry else 1)
+            kernel = 1 - torch.exp(-apart / width.clamp_min(1e-30))
+            total = total + kernel / (index + 1 if self.weighted else 1)
+        return total
+
+
+def relative_mismatch(candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+    """(R,) norm of the difference over that of what was observed: 0 explains all of it, 1 is no better than zero."""
+    return SquaredDistance(relative=True)(candidate, observed).clamp_min(0).sqrt()
+
+
+def _squares(tensor: Tensor) -> Tensor:
+    """(R,) sums of squares."""
+    return tensor.flatten(1).square().sum(1)

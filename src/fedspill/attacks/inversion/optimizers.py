@@ -1,0 +1,162 @@
+"""How a search moves: Adam with or without signs, and L-BFGS, each for all restarts at once and each resumable.
+
+A search point is a table (R, n): one row for each restart. `Memory` is all that the next move depends on.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+# (R, n) to losses (R,) and their gradients (R, n)
+Evaluate: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Where a search stands: tensors only, so that it can be written down and taken up again."""
+
+    at: Tensor  # (R, n)
+    step: int = 0
+    tensors: tuple[Tensor, ...] = ()  # the optimizer's own: moments, or past steps and gradient changes
+
+
+class Optimizer(ABC):
+    """One way to move."""
+
+    @abstractmethod
+    def move(self, memory: Memory, evaluate: Evaluate, rng: torch.Generator) -> tuple[Memory, Tensor]:
+        """One step from `memory`: where it leads, and the losses (R,) at the point it started from."""
+
+
+@final
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam; `signed` moves by the sign of the gradient, as Inverting Gradients.
+
+    Schedules over `steps`: "steps" divides by ten after 3/8, 5/8 and 7/8, as Inverting Gradients; "cosine" after
+    `warmup` steps that rise linearly, as GradInversion. `langevin` adds that share of noise to every move.
+    """
+
+    lr: float = 0.1
+    steps: int = 1
+    signed: bool = False
+    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    warmup: int = 0
+    langevin: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def move(self, memory: Memory, evaluate: Evaluate, rng: torch.Generator) -> tuple[Memory, Tensor]:
+        losses, slope = evaluate(memory.at)
+        first, second = memory.tensors or (torch.zeros_like(slope), torch.zeros_like(slope))
+        slope = slope.sign() if self.signed else slope
+        number = memory.step + 1
+        first = self.betas[0] * first + (1 - self.betas[0]) * slope
+        second = self.betas[1] * second + (1 - self.betas[1]) * slope.square()
+        move = (first / (1 - self.betas[0] ** number)) / ((second / (1 - self.betas[1] ** number)).sqrt() + 1e-8)
+        rate = self.rate(memory.step)
+        at = memory.at - rate * move
+        if self.langevin:
+            noise = torch.randn(at.shape, generator=rng, dtype=at.dtype).to(at.device)
+            at = at + rate * self.langevin * noise
+        return Memory(at, number, (first, second)), losses
+
+    def rate(self, step: int) -> float:
+        if self.schedule == "steps":
+            return self.lr * 0.1 ** sum(step >= share * self.steps for share in (3 / 8, 5 / 8, 7 / 8))
+        if self.schedule == "cosine":
+            if step < self.warmup:
+                return self.lr * (step + 1) / self.warmup
+            done = (step - self.warmup) / max(1, self.steps - self.warmup)
+            return self.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.lr
+
+
+@final
+@dataclass(frozen=True)
+class Lbfgs(Optimizer):
+    """L-BFGS with a history for each restart. Without a line search its steps are those of DLG's optimizer.
+
+    `line_search` halves a restart's step until its loss falls enough; a restart that cannot fall stays where it is.
+    """
+
+    lr: float = 1.0
+    history: int = 100
+    line_search: bool = False
+
+    def move(self, memory: Memory, evaluate: Evaluate, rng: torch.Generator) -> tuple[Memory, Tensor]:
+        if memory.tensors:
+            losses, slope, moves, changes = memory.tensors
+        else:
+            losses, slope = evaluate(memory.at)
+            moves = changes = slope.new_zeros(0, *slope.shape)
+        direction = _direction(slope, moves, changes)
+        downhill = (direction * slope).sum(1, keepdim=True)
+        direction = torch.where(downhill < 0, direction, -slope)
+        length = slope.new_full((len(slope), 1), self.lr)
+        if not len(moves):
+            length = self.lr * (1 / slope.abs().sum(1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+        at = memory.at + length * direction
+        after, new_slope = evaluate(at)
+        if self.line_search:
+            tried = (at, after, new_slope)
+            at, after, new_slope = _backtrack(memory.at, direction, length, losses, slope, evaluate, tried)
+        moves = torch.cat([moves, (at - memory.at)[None]])[-self.history :]
+        changes = torch.cat([changes, (new_slope - slope)[None]])[-self.history :]
+        return Memory(at, memory.step + 1, (after, new_slope, moves, changes)), losses
+
+
+def _backtrack(
+    start: Tensor,
+    direction: Tensor,
+    length: Tensor,
+    losses: Tensor,
+    slope: Tensor,
+    evaluate: Evaluate,
+    tried: tuple[Tensor, Tensor, Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Armijo's rule for each restart by itself, at most 12 halvings: the point, its losses and its slopes."""
+    at, after, new_slope = tried
+    drop = 1e-4 * (direction * slope).sum(1)
+    for _ in range(12):
+        high = ~(after <= losses + length[:, 0] * drop)
+        if not bool(high.any()):
+            break
+        length = torch.where(high[:, None], length / 2, length)
+        at = torch.where(high[:, None], start + length * direction, at)
+        after, new_slope = evaluate(at)
+    stuck = ~(after <= losses)
+    at = torch.where(stuck[:, None], start, at)
+    return at, torch.where(stuck, losses, after), torch.where(stuck[:, None], slope, new_slope)
+
+
+def _direction(slope: Tensor, moves: Tensor, changes: Tensor) -> Tensor:
+    """(R, n) the two-loop recursion; pairs without positive curvature are passed over, restart by restart."""
+    direction = -slope
+    curvature = (moves * changes).sum(2)  # (k, R)
+    # Relative, since gradients of gradients may be tiny: with an absolute bound the search would stand still.
+    sound = curvature > 1e-10 * moves.norm(dim=2) * changes.norm(dim=2)
+    weight = torch.where(sound, 1 / torch.where(sound, curvature, torch.ones_like(curvature)), 0.0)
+    shares: list[Tensor] = []
+    for k in reversed(range(len(moves))):
+        share = weight[k] * (moves[k] * direction).sum(1)
+        direction = direction - share[:, None] * changes[k]
+        shares.append(share)
+    if len(moves):
+        scale = curvature[-1] / changes[-1].square().sum(1).clamp_min(1e-30)
+        direction = direction * torch.where(sound[-1], scale, torch.ones_like(scale))[:, None]
+    for k, share in zip(range(len(moves)), reversed(shares), strict=True):
+        back = weight[k] * (changes[k] * direction).sum(1)
+        direction = direction + (share - back)[:, None] * moves[k]
+    return direction
+
+
+def moved_to(memory: Memory, at: Tensor) -> Memory:
+    """The same memory at a point that a projection (the box) moved; what belongs to the old point is kept."""
+    return replace(memory, at=at)

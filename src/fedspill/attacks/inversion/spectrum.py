@@ -1,0 +1,74 @@
+"""The few directions that a gradient matrix has: its rank is the number of samples, its row space holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CLEAR = 30.0  # ratio of neighbouring singular values that tells samples from rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A truncated singular value decomposition; `tail` is the first value left out over the last one kept."""
+
+    left: Tensor  # (m, r)
+    sizes: Tensor  # (r,)
+    right: Tensor  # (d, r)
+    tail: float
+
+    @property
+    def rank(self) -> int:
+        return len(self.sizes)
+
+
+def spectrum_of(matrix: Tensor, told: int | None, rng: torch.Generator) -> Spectrum | None:
+    """The directions of a float64 matrix up to the widest gap in size, if that is clear, else as many as `told`.
+
+    None where no gap is clear and nothing was told.
+    """
+    most = min(matrix.shape)
+    width = min(most, 16 if told is None else told + 8)
+    while True:
+        left, sizes, right = _sketched(matrix, width, rng)
+        rank = _widest_gap(sizes)
+        clear = rank < len(sizes) and bool(sizes[rank - 1] > CLEAR * sizes[rank])
+        if told is not None or width == most or (clear and rank < width - 2):
+            break
+        width = min(2 * width, most)
+    if not clear and told is None:
+        return None
+    return _cut(left, sizes, right, rank if clear or told is None else min(told, most))
+
+
+def leading(matrix: Tensor, rank: int, rng: torch.Generator) -> Spectrum:
+    """The `rank` largest directions."""
+    return _cut(*_sketched(matrix, min(*matrix.shape, rank + 8), rng), rank)
+
+
+def _cut(left: Tensor, sizes: Tensor, right: Tensor, rank: int) -> Spectrum:
+    last = float(sizes[rank - 1])
+    tail = float(sizes[rank]) / last if rank < len(sizes) and last > 0 else 0.0
+    return Spectrum(left[:, :rank], sizes[:rank], right[:, :rank], tail)
+
+
+def _widest_gap(sizes: Tensor) -> int:
+    relative = (sizes / sizes[0]).clamp_min(1e-18)
+    if len(sizes) < 2:
+        return len(sizes)
+    return int((relative[:-1] / relative[1:]).argmax()) + 1
+
+
+def _sketched(matrix: Tensor, width: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Randomised singular value decomposition (Halko et al. 2011) with two power iterations; exact at full width."""
+    if width == min(matrix.shape):
+        left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+        return left, sizes, right.T
+    start = torch.randn(matrix.shape[1], width, generator=rng, dtype=torch.float64).to(matrix.device)
+    columns = torch.linalg.qr(matrix @ start)[0]
+    for _ in range(2):
+        columns = torch.linalg.qr(matrix @ torch.linalg.qr(matrix.T @ columns)[0])[0]
+    left, sizes, right = torch.linalg.svd(columns.T @ matrix, full_matrices=False)
+    return columns @ left, sizes, right.T

@@ -1,0 +1,98 @@
+"""The audit's malicious server: a neuron that only the target reaches, written down in closed form (after 004)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from fedspill.attacks.active.closed_form import Code, Columns, Shape, plant_neurons
+from fedspill.attacks.active.dense import Dense, read_dense
+from fedspill.attacks.active.imputation import impute
+from fedspill.attacks.active.reading import origins, read_neurons, squashed
+from fedspill.attacks.active.targets import shadow_of, targets_of
+from fedspill.attacks.base import ActiveAttack
+from fedspill.errors import NotApplicable
+from fedspill.guesses import Attributes
+from fedspill.messages import Message
+from fedspill.threat import needs
+from fedspill.trace import View
+
+ACTIVE_NEEDS = needs(sees=["aggregate"], knows=["architecture", "targets", "unlabelled_aux"], does=["alter_model"])
+# Adam moves every weight by its learning rate, however small the gradient: large first-layer weights make that small.
+# With SGD they would let other neurons' weights run away.
+REACH = {"adam": 1e4}
+REACH_OTHERWISE = 50.0
+
+
+@final
+@dataclass(frozen=True)
+class Planted(ActiveAttack):
+    """Tells a yes-or-no attribute of given records from the sum of one round each, behind secure aggregation.
+
+    For dense networks with ReLU or ELU. Records that others share in all known columns, with another value of the
+    attribute, cannot be told apart from them.
+    """
+
+    name: ClassVar[str] = "planted"
+    title: ClassVar[str] = "Attribute read from a planted neuron"
+    paper: ClassVar[str] = "fedspill, after 004"
+    needs = ACTIVE_NEEDS
+    guesses = Attributes
+
+    at_once: int = 1  # targets per round
+    directions: int = 8
+    reach: float | None = None  # None: by the clients' optimizer
+    level: float = 15.0
+    output: float = 1.0
+    columns: Columns = "zeroed"
+    code: Code = "pair"
+
+    def rounds(self, view: View) -> range:
+        return targets_of(view).rounds(self.at_once)
+
+    def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
+        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), shadow_of(view)
+        targets.secret_column()
+        chosen = targets.group(model.round, self.at_once).tolist()
+        shape = fitting(self._shape(view), dense, dict(model.tensors), len(chosen), secret=True)
+        return replace(model, tensors=plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, shape, rng))
+
+    def run(self, view: View, rng: torch.Generator) -> Attributes:
+        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), shadow_of(view)
+        column = targets.secret_column()
+        rows = 2 if dense.hidden == 1 else self._shape(view).rows(dense, secret=True)
+        indices, signal = read_neurons(view, dense, targets, rows, self.at_once)
+        if rows == 2:
+            score = signal[:, 1] - signal[:, 0]
+        else:
+            score = signal[:, 0] * (1 if float(shadow[:, column].mean()) >= 0.5 else -1)
+        prior = impute(targets, shadow)[indices]
+        return Attributes(
+            origins(targets, indices, self.at_once), squashed(score), prior, torch.tensor(indices) % self.at_once
+        )
+
+    def _shape(self, view: View) -> Shape:
+        reach = self.reach or reach_for(view)
+        return Shape(self.directions, reach, self.level, output=self.output, columns=self.columns, code=self.code)
+
+
+def reach_for(view: View) -> float:
+    """First-layer weights that the clients' optimizer neither drowns nor blows up, where it is known."""
+    settings = view.knows("optimizer") if view.has("optimizer") else "sgd"
+    name = settings.get("name") if isinstance(settings, dict) else settings
+    return REACH.get(str(name), REACH_OTHERWISE)
+
+
+def fitting(shape: Shape, dense: Dense, state: dict[str, Tensor], at_once: int, *, secret: bool) -> Shape:
+    """With fewer directions where several targets share a narrow first layer."""
+    if dense.hidden == 1 or at_once == 0:
+        return shape
+    room = (len(state[dense.weight(0)]) // at_once - secret) // 2
+    if room < 1:
+        raise NotApplicable(
+            f"{at_once} targets at once do not fit into {len(state[dense.weight(0)])} first-layer units."
+        )
+    return replace(shape, directions=min(shape.directions, room))

@@ -1,0 +1,50 @@
+"""BADAcc as published (paper 004, Figure 20): leaves the federation when the local error rises out of control."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+
+from fedspill.defenses.base import Defense, Site, Verdict
+from fedspill.defenses.watch.trial import errors_of, logits_of
+from fedspill.messages import Message
+
+
+@final
+@dataclass(frozen=True)
+class BadAcc(Defense):
+    """The three-sigma rule of process control on the client's own training error; after an alarm the client is gone.
+
+    The text recomputes the smallest deviation from the smallest error, the authors' code keeps the current one:
+    `reading`.
+    """
+
+    name: ClassVar[str] = "badacc"
+    title: ClassVar[str] = "BADAcc: leave when accuracy drops"
+    paper: ClassVar[str] = "004"
+
+    sigmas: float = 3.0
+    threshold: float = 0.5  # of the predicted probability; the authors use 0.2 for ELU networks
+    reading: Literal["text", "code"] = "text"
+
+    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
+        if "left" in site.memory:
+            return Verdict("refuse", "this client has left the federation")
+        logits, y = logits_of(message, site, self.name)
+        n = len(y)
+        p = errors_of(logits, y, self.threshold) / n
+        s = math.sqrt(p * (1 - p) / n)
+        least = site.memory.get("least")
+        if least is None:
+            return Verdict("accept", memory={"least": torch.tensor([p, s], dtype=torch.float64)})
+        p_min, s_min = least.tolist()
+        if p + s >= p_min + self.sigmas * s_min and p > p_min:
+            gone = {**site.memory, "left": torch.ones(1)}
+            return Verdict("refuse", f"the local error rose from {p_min:.3f} to {p:.3f}", memory=gone)
+        if p + s < p_min + s_min:
+            p_min = min(p, p_min)
+            s_min = math.sqrt(p_min * (1 - p_min) / n) if self.reading == "text" else s
+        return Verdict("accept", memory={"least": torch.tensor([p_min, s_min], dtype=torch.float64)})

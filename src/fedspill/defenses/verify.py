@@ -1,0 +1,76 @@
+"""Is it really on: every defense of a federation held against what its clients sent, and what its claims rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedspill.defenses.base import Check, Defense, Exposure, Guarantee, Wire
+from fedspill.federation.horizontal import Settings
+from fedspill.messages import Kind, Message
+from fedspill.trace import Trace
+
+MOST = 64  # messages that are looked at: the first rounds', of every client
+
+
+def check_defenses(defenses: Sequence[Defense], trace: Trace) -> list[Check]:
+    """One check per defense, in order; each sees what left the client, after all of them.
+
+    A defense behind it may hide its marks (noise fills the zeros that compression left), so where another one follows
+    that changes messages, a failed check is not believed.
+    """
+    if not defenses:
+        return []
+    wire = wire_of(trace)
+    checks = []
+    for place, defense in enumerate(defenses):
+        check = defense.verify(wire)
+        later = [other.name for other in defenses[place + 1 :] if type(other).outgoing is not Defense.outgoing]
+        does_nothing = defense.verify(Wire(())).on is False
+        if check.on is False and later and not does_nothing:
+            check = Check(defense.name, None, f"its marks are covered by {', '.join(later)}")
+        checks.append(check)
+    return checks
+
+
+def wire_of(trace: Trace) -> Wire:
+    """The first updates or gradients of a recording."""
+    sent: list[Message] = []
+    kinds: tuple[Kind, ...] = ("update", "gradient")
+    for kind in kinds:
+        for message in trace.messages(kind):
+            sent.append(message)
+            if len(sent) >= MOST:
+                break
+    head = [trace.protocol.get(word) for word in ("head_weight", "head_bias")]
+    return Wire(tuple(sent), tuple(name for name in head if isinstance(name, str)))
+
+
+def said_of(check: Check) -> str:
+    """A check as a sentence, for the events of a report."""
+    word = {True: "is on", False: "is configured but not applied", None: "cannot be verified"}[check.on]
+    return f"{check.defense} {word}: {check.why}"
+
+
+def exposure_of(settings: Settings, samples: Sequence[int], parameters: int) -> Exposure:
+    """The most use that any client's data may get: taking part in every round counts, chance does not."""
+    training = settings.training
+    for defense in settings.defenses:
+        training = defense.local(training)
+    schedules = [training.schedule(number) for number in samples]
+    return Exposure(
+        rounds=settings.rounds,
+        steps=max(schedule.steps for schedule in schedules),
+        epochs=max(schedule.epochs for schedule in schedules),
+        sampling=max(min(1.0, training.batch_size / number) for number in samples),
+        parameters=parameters,
+        samples=min(samples),
+    )
+
+
+def guarantee_of(settings: Settings, samples: Sequence[int], parameters: int) -> Guarantee | None:
+    """The strongest of the defenses' guarantees; guarantees of several mechanisms are not added up."""
+    if not settings.defenses:
+        return None
+    exposure = exposure_of(settings, samples, parameters)
+    claims = [claim for claim in (defense.claims(exposure) for defense in settings.defenses) if claim is not None]
+    return min(claims, key=lambda claim: claim.epsilon, default=None)

@@ -1,0 +1,136 @@
+"""Guarded training: local training whose single steps defenses change: targets, features, each sample, the gradient."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils.hooks import RemovableHandle
+
+from fedspill.data.base import Examples
+from fedspill.errors import UsageError
+from fedspill.federation.local import LocalTraining, Tensors, is_single, trained
+
+_Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
+
+
+class StepRule(ABC):  # noqa: B024
+    """What one defense does to a local step. Concrete: a frozen dataclass. Each part does nothing by default."""
+
+    def watch(self, model: nn.Module) -> list[RemovableHandle]:
+        """Hooks on the model for the time of the step."""
+        return []
+
+    def targets(self, targets: Tensor) -> Tensor:
+        """What is learned instead of targets (samples, classes), whose rows are probabilities."""
+        return targets
+
+    def each(self) -> float | None:
+        """The norm that every single sample's gradient is clipped to; None: samples are not looked at singly."""
+        return None
+
+    @property
+    def draws(self) -> bool:
+        """Whether every step takes each sample with the same chance (Poisson), instead of cutting up a shuffle."""
+        return False
+
+    def changed(self, gradients: Tensors, size: int, rng: torch.Generator) -> Tensors:
+        """What the optimizer gets instead of the mean gradients over `size` samples."""
+        return gradients
+
+
+@final
+@dataclass(frozen=True)
+class GuardedTraining(LocalTraining):
+    """Local training with rules, in the order in which the defenses are listed."""
+
+    rules: tuple[StepRule, ...] = ()
+
+    def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
+        gradients = self.gradient_of(model, batch, rng)
+        for name, parameter in trained(model).items():
+            parameter.grad = gradients[name]
+
+    def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
+        drawn = any(rule.draws for rule in self.rules)
+        size = self.batch_size if drawn else len(batch)  # a step whose size is chance is divided by the expected one
+        limits = [limit for limit in (rule.each() for rule in self.rules) if limit is not None]
+        with _watched(model, self.rules):
+            if limits:
+                gradients = clipped_mean(model, batch.x, self._targets, batch.y, min(limits), size)
+            else:
+                gradients = _mean(model, batch.x, self._targets, batch.y)
+        for rule in self.rules:
+            gradients = rule.changed(gradients, size, rng)
+        return gradients
+
+    def batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
+        if not any(rule.draws for rule in self.rules):
+            return super().batches(samples, rng)
+        chance = min(1.0, self.batch_size / samples)
+        steps = self.schedule(samples).steps
+        return [(torch.rand(samples, generator=rng) < chance).nonzero().flatten() for _ in range(steps)]
+
+    def _targets(self, labels: Tensor, classes: int) -> Tensor:
+        # Not one_hot, which looks at values and so cannot be mapped over samples.
+        targets = (labels[:, None] == torch.arange(classes, device=labels.device)).to(torch.get_default_dtype())
+        for rule in self.rules:
+            targets = rule.targets(targets)
+        return targets
+
+
+def guarded(training: LocalTraining, rule: StepRule) -> LocalTraining:
+    """The same training with one more rule."""
+    if isinstance(training, GuardedTraining):
+        return replace(training, rules=(*training.rules, rule))
+    return GuardedTraining(**{item.name: getattr(training, item.name) for item in fields(training)}, rules=(rule,))
+
+
+@contextmanager
+def _watched(model: nn.Module, rules: tuple[StepRule, ...]) -> Iterator[None]:
+    handles = [handle for rule in rules for handle in rule.watch(model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _mean(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor) -> Tensors:
+    names, parameters = zip(*trained(model).items(), strict=True)
+    loss = _loss(model(x), y, targets_of)
+    return dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
+
+
+def clipped_mean(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor, limit: float, size: int) -> Tensors:
+    """The sum of the samples' gradients, each of norm `limit` at most, over the samples `size` of a whole step."""
+    parameters = {name: parameter.detach() for name, parameter in trained(model).items()}
+    if len(x) == 0:
+        return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+
+    def loss(state: Tensors, one: Tensor, label: Tensor) -> Tensor:
+        return _loss(functional_call(model, state, (one[None],)), label[None], targets_of)
+
+    try:
+        each, _ = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")(parameters, x, y)
+    except RuntimeError as error:
+        raise UsageError(
+            f"The gradients of single samples cannot be had of this model: {type(error).__name__}.",
+            remedy="Batch normalisation mixes samples: use batch_norm = 'eval' or a model without it.",
+        ) from error
+    norms = torch.stack([part.flatten(1).square().sum(1) for part in each.values()]).sum(0).sqrt()
+    scale = (limit / norms.clamp_min(1e-12)).clamp_max(1)
+    return {name: torch.einsum("n,n...->...", scale, part) / size for name, part in each.items()}
+
+
+def _loss(logits: Tensor, labels: Tensor, targets_of: _Targets) -> Tensor:
+    if is_single(logits):
+        two = targets_of(labels.long(), 2)
+        return nn.functional.binary_cross_entropy_with_logits(logits.flatten(), two[:, 1])
+    return nn.functional.cross_entropy(logits, targets_of(labels, logits.shape[1]))

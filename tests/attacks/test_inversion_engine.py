@@ -1,0 +1,244 @@
+"""The engine of reconstruction: gradients two ways, restarts as one batch, resuming, priors, recipes that recover."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.attacks.inversion.gradients import gradients_of, local_steps_of, soft_cross_entropy
+from fedspill.attacks.inversion.objectives import (
+    CosineDistance,
+    GaussianKernel,
+    Objective,
+    SquaredDistance,
+    relative_mismatch,
+)
+from fedspill.attacks.inversion.optimizers import Adam, Lbfgs, Memory, Optimizer
+from fedspill.attacks.inversion.priors import (
+    BatchNormStatistics,
+    GroupConsistency,
+    SquaredNorm,
+    TotalVariation,
+    TruncatedVariation,
+)
+from fedspill.attacks.inversion.recipes import dlg, grad_inversion, inverting_gradients, sapag
+from fedspill.attacks.inversion.search import Box, Recipe, explained, one_hot, reconstruct
+
+CLASSES, SHAPE = 5, (1, 6, 6)
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(36, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, CLASSES)
+        )
+
+
+def batch(size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
+
+
+def seen(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters())))
+
+
+def test_gradients_of_hard_labels_are_those_of_cross_entropy_for_one_restart_and_for_several() -> None:
+    model, (x, y) = network(), batch(3)
+    targets = one_hot(y, CLASSES).float()
+    one = gradients_of(model)(x[None], targets[None])
+    two = gradients_of(model)(torch.stack([x, x.flip(0)]), torch.stack([targets, targets.flip(0)]))
+    for real, single, several in zip(seen(model, x, y), one, two, strict=True):
+        assert torch.allclose(single[0], real, atol=1e-6)
+        assert torch.allclose(several[0], real, atol=1e-6)
+        assert torch.allclose(several[1], real, atol=1e-6)
+
+
+def test_a_single_logit_is_binary_cross_entropy() -> None:
+    logits, y = torch.randn(4, 1), torch.tensor([0, 1, 1, 0])
+    expected = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], y.float())
+    assert torch.allclose(soft_cross_entropy(logits, one_hot(y, 2).float()), expected)
+
+
+def test_unrolled_steps_are_minus_the_update_of_plain_sgd_over_lr() -> None:
+    model, (x, y), lr = network(), batch(4), 0.1
+    trained = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=lr)
+    for part in (slice(0, 2), slice(2, 4)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trained(x[part]), y[part]).backward()
+        optimizer.step()
+    found = local_steps_of(model, [slice(0, 2), slice(2, 4)], lr)(x[None], one_hot(y, CLASSES).float()[None])
+    for before, after, summed in zip(model.parameters(), trained.parameters(), found, strict=True):
+        assert torch.allclose(summed[0], (before - after) / lr, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "objective", [SquaredDistance(), SquaredDistance(relative=True), CosineDistance(), GaussianKernel()]
+)
+def test_every_objective_is_least_at_the_truth_and_grows_away_from_it(objective: Objective) -> None:
+    rng = torch.Generator().manual_seed(0)
+    observed = [torch.randn(4, 3, generator=rng), torch.randn(5, generator=rng)]
+    candidates = [torch.stack([g, g + 0.1 * torch.randn(g.shape, generator=rng), -g]) for g in observed]
+    values = objective(candidates, observed)
+    assert values.shape == (3,)
+    assert float(values[0]) < 1e-5 < float(values[1]) < float(values[2])
+
+
+def test_only_the_cosine_does_not_care_for_scale() -> None:
+    observed = [torch.randn(4, 3)]
+    half = [0.5 * observed[0][None]]
+    assert float(CosineDistance()(half, observed)) == pytest.approx(0, abs=1e-6)
+    assert float(relative_mismatch(half, observed)) == pytest.approx(0.5)
+
+
+def test_priors_say_what_they_say() -> None:
+    flat, steps = torch.ones(1, 2, 1, 4, 4), torch.arange(4.0).expand(1, 2, 1, 4, 4)
+    assert float(TotalVariation(1.0)(flat)) == 0
+    assert float(TotalVariation(1.0)(steps)) == pytest.approx(1.0)
+    assert float(TruncatedVariation(1.0, threshold=11.9)(steps)) == pytest.approx(12.0)
+    assert float(TruncatedVariation(1.0, threshold=12.1)(steps)) == 0
+    assert float(SquaredNorm(1.0)(flat)) == 1
+    together, apart = flat.expand(3, 2, 1, 4, 4), torch.stack([flat[0], 2 * flat[0]])
+    assert float(GroupConsistency(1.0)(together).max()) < 1e-5
+    assert float(GroupConsistency(1.0)(apart)[0]) == pytest.approx((0.25 * 32) ** 0.5, rel=1e-4)
+
+
+def test_batch_norm_statistics_prefer_the_data_that_the_network_has_seen() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.ReLU())
+    data = torch.randn(64, 1, 6, 6) + 3
+    with torch.no_grad():
+        model.train()(data)
+        prior = BatchNormStatistics(model.eval(), 1.0)
+        like, unlike = data[None, :32], torch.randn(1, 32, 1, 6, 6)
+        assert float(prior(like)) < 0.2 * float(prior(unlike))
+        assert not model.training
+        nothing = BatchNormStatistics(network(), 1.0)(torch.rand(1, 2, *SHAPE))
+    assert float(nothing) == 0  # no such layer, no say
+
+
+@pytest.mark.parametrize("optimizer", [Adam(0.1, 30), Lbfgs(), Lbfgs(line_search=True)])
+def test_restarts_in_one_batch_move_as_each_would_alone_and_a_search_can_be_taken_up_again(
+    optimizer: Optimizer,
+) -> None:
+    scale = torch.tensor([1.0, 10.0, 0.3])
+
+    def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
+        return 0.5 * (scale * at.square()).sum(1), scale * at
+
+    def after(memory: Memory, moves: int) -> Memory:
+        for _ in range(moves):
+            memory, _ = optimizer.move(memory, evaluate, torch.Generator())
+        return memory
+
+    starts = torch.tensor([[1.0, 1.0, 1.0], [5.0, -3.0, 0.1]])
+    both = after(Memory(starts), 12)
+    for index in range(2):
+        assert torch.allclose(after(Memory(starts[index : index + 1]), 12).at[0], both.at[index], atol=1e-6)
+    resumed = after(after(Memory(starts), 5), 7)
+    assert torch.equal(resumed.at, both.at)
+    assert resumed.step == 12
+
+
+def test_l_bfgs_without_a_line_search_is_that_of_torch() -> None:
+    rng = torch.Generator().manual_seed(0)
+    square = torch.randn(6, 6, generator=rng, dtype=torch.float64)
+    hessian = square @ square.T + torch.eye(6, dtype=torch.float64)
+    start = torch.randn(6, generator=rng, dtype=torch.float64)
+    point = start.clone().requires_grad_()
+    theirs = torch.optim.LBFGS([point], lr=1.0, max_iter=8, history_size=100, tolerance_grad=0, tolerance_change=0)
+
+    def closure() -> Tensor:
+        theirs.zero_grad()
+        loss = 0.5 * point @ hessian @ point
+        loss.backward()
+        return loss
+
+    theirs.step(closure)  # type: ignore[arg-type]
+    memory = Memory(start[None])
+    for _ in range(8):
+        memory, _ = Lbfgs().move(memory, lambda at: (0.5 * ((at @ hessian) * at).sum(1), at @ hessian), rng)
+    assert torch.allclose(memory.at[0], point.detach(), rtol=1e-6, atol=1e-9)
+
+
+def best_psnr(found: Tensor, real: Tensor) -> float:
+    apart = (found.clamp(0, 1)[:, None] - real[None]).square().flatten(2).mean(2)
+    return float(-10 * apart.min(0).values.mean().log10())
+
+
+RECIPES: dict[str, tuple[Recipe, bool, float]] = {
+    "dlg": (replace(dlg(250), restarts=3), False, 25),
+    "idlg": (replace(dlg(250), start="uniform"), True, 45),
+    "inverting gradients": (inverting_gradients(600, 1e-5), True, 35),
+    "sapag": (sapag(600, per_entry=True, lr=0.03), True, 30),
+    "gradinversion": (grad_inversion(network(), 400, group=3), True, 25),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_published_recipe_recovers_one_sample_of_a_small_network(name: str) -> None:
+    recipe, labelled, bar = RECIPES[name]
+    model, (x, y) = network(), batch(1)
+    targets = one_hot(y, CLASSES) if labelled else None
+    box = Box(torch.tensor(0.0), torch.tensor(1.0))
+    rng = torch.Generator().manual_seed(0)
+    found = reconstruct(
+        recipe, gradients_of(model), seen(model, x, y), (1, *SHAPE), CLASSES, rng=rng, targets=targets, box=box
+    )
+    assert best_psnr(found.x[found.best], x) > bar
+    assert int(found.targets[found.best].argmax()) == int(y)
+    assert float(explained(gradients_of(model), seen(model, x, y), found.x, found.targets)[found.best]) < 0.1
+
+
+def test_sapags_sum_of_squares_saturates_and_does_not_move() -> None:
+    """Negative: the reading that CAFE compares with."""
+    model, (x, y) = network(), batch(1)
+    rng = torch.Generator().manual_seed(0)
+    found = reconstruct(
+        sapag(200), gradients_of(model), seen(model, x, y), (1, *SHAPE), CLASSES, rng=rng, targets=one_hot(y, CLASSES)
+    )
+    assert best_psnr(found.x[found.best], x) < 15
+
+
+def test_the_answer_is_the_restart_with_the_least_mismatch_and_the_search_stops_when_all_is_explained() -> None:
+    model, (x, y) = network(), batch(1)
+    starts = torch.stack([x + 5, x])
+    watched: list[tuple[int, float]] = []
+
+    def watch(step: int, loss: float) -> None:
+        watched.append((step, loss))
+
+    found = reconstruct(
+        Recipe(SquaredDistance(), Adam(0.01, 50), 50),
+        gradients_of(model),
+        seen(model, x, y),
+        (1, *SHAPE),
+        CLASSES,
+        rng=torch.Generator().manual_seed(0),
+        targets=one_hot(y, CLASSES),
+        start=starts,
+        watch=watch,
+    )
+    assert found.best == 1
+    assert found.steps == len(watched) == 1
+    assert torch.equal(found.x[1], x)
+
+
+def test_a_search_goes_on_from_its_memory() -> None:
+    model, (x, y) = network(), batch(2)
+
+    def search(steps: int, memory: Memory | None, observed: Sequence[Tensor]) -> Memory:
+        recipe = Recipe(SquaredDistance(), Adam(0.05, 40), steps)
+        rng, targets = torch.Generator().manual_seed(3), one_hot(y, CLASSES)
+        made = reconstruct(
+            recipe, gradients_of(model), observed, (2, *SHAPE), CLASSES, rng=rng, targets=targets, memory=memory
+        )
+        return made.memory
+
+    observed = seen(model, x, y)
+    assert torch.equal(search(15, search(10, None, observed), observed).at, search(25, None, observed).at)

@@ -1,0 +1,109 @@
+"""Epsilon: ours against Opacus's, against closed forms, and refused where it would be a lie."""
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+
+from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon, multiplier_for
+from fedspill.defenses.base import Exposure
+from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.defenses.dp_sgd import DpSgd
+from fedspill.defenses.verify import exposure_of, guarantee_of
+from fedspill.errors import UsageError
+from fedspill.federation.horizontal import Settings
+from fedspill.federation.local import LocalTraining
+
+CASES = [
+    (1.0, 0.01, 1000),
+    (0.5, 0.1, 50),
+    (0.1, 0.05, 60),
+    (0.25, 0.05, 60),
+    (4.0, 0.05, 60),
+    (16.0, 0.05, 600),
+    (1.3, 1.0, 12),
+    (0.7, 0.9, 12),
+]
+
+
+@pytest.mark.parametrize(("multiplier", "sampling", "steps"), CASES)
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_epsilon_is_that_of_opacus(multiplier: float, sampling: float, steps: int, delta: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        accountants = pytest.importorskip("opacus.accountants", reason="Opacus is not installed: fedspill[dp]")
+        theirs: Any = accountants.RDPAccountant()
+        theirs.history = [(multiplier, sampling, steps)]
+        expected = theirs.get_epsilon(delta)
+    ours = gaussian_epsilon(multiplier, sampling, steps, delta)
+    assert ours == pytest.approx(max(expected, 0.0), abs=1e-6, rel=1e-9)
+
+
+def test_epsilon_grows_with_steps_and_falls_with_noise() -> None:
+    values = [gaussian_epsilon(1.0, 0.1, steps, 1e-5) for steps in (1, 10, 100)]
+    assert values == sorted(values)
+    assert gaussian_epsilon(2.0, 0.1, 100, 1e-5) < values[-1]
+    assert gaussian_epsilon(1.0, 0.1, 0, 1e-5) == 0
+    assert gaussian_epsilon(0.0, 0.1, 1, 1e-5) == math.inf
+
+
+def test_a_tiny_sampling_rate_is_no_rounding_error() -> None:
+    assert 0 <= gaussian_epsilon(1.0, 1e-6, 1, 1e-5) < 0.3
+
+
+def test_laplace_adds_up_linearly() -> None:
+    assert laplace_epsilon(2.0, 3.0, 4) == pytest.approx(6.0)
+    assert laplace_epsilon(0.0, 3.0, 4) == math.inf
+
+
+def test_the_multiplier_for_an_epsilon_gives_that_epsilon() -> None:
+    found = multiplier_for(3.0, 0.05, 200, 1e-5)
+    assert 2.9 < gaussian_epsilon(found, 0.05, 200, 1e-5) <= 3.0
+
+
+@pytest.mark.parametrize("bad", [(-1.0, 0.1, 1, 1e-5), (1.0, 0.0, 1, 1e-5), (1.0, 0.1, -1, 1e-5), (1.0, 0.1, 1, 0.0)])
+def test_senseless_parameters_are_refused(bad: tuple[float, float, int, float]) -> None:
+    with pytest.raises(UsageError):
+        gaussian_epsilon(*bad)
+
+
+@pytest.mark.parametrize("kind", [ClipNoise, DpSgd])
+def test_a_claim_with_a_fixed_seed_is_refused(kind: Any) -> None:
+    with pytest.raises(UsageError, match="cannot claim a guarantee with seeded noise"):
+        kind(claim=True)
+    kind(claim=True, noise="secure")
+
+
+def test_a_guarantee_holds_for_secure_noise_only() -> None:
+    use = Exposure(rounds=10, steps=5, epochs=1, sampling=0.2, parameters=1000, samples=80)
+    for kind in (ClipNoise, DpSgd):
+        seeded, secure = kind().claims(use), kind(noise="secure", claim=True).claims(use)
+        assert seeded is not None
+        assert secure is not None
+        assert (seeded.holds, secure.holds) == (False, True)
+        assert seeded.epsilon == secure.epsilon
+
+
+def test_no_noise_claims_nothing() -> None:
+    use = Exposure(rounds=10, steps=5, epochs=1, sampling=0.2, parameters=1000, samples=80)
+    assert ClipNoise(sigma=0).claims(use) is None
+    assert ClipNoise(clip=None).claims(use) is None
+    assert DpSgd(noise_multiplier=0).claims(use) is None
+
+
+def test_epsilon_counts_the_real_number_of_steps() -> None:
+    training = LocalTraining(batch_size=10, epochs=2)
+    settings = Settings(rounds=7, training=training, defenses=(DpSgd(noise_multiplier=1.1),))
+    exposure = exposure_of(settings, [50, 100], 321)
+    assert (exposure.rounds, exposure.steps, exposure.sampling) == (7, 20, 0.2)
+    guarantee = guarantee_of(settings, [50, 100], 321)
+    assert guarantee is not None
+    assert guarantee.epsilon == pytest.approx(gaussian_epsilon(1.1, 0.2, 7 * 20, 1e-5))
+
+
+def test_shuffled_steps_get_no_credit_for_sampling() -> None:
+    use = Exposure(rounds=4, steps=5, epochs=1, sampling=0.2, parameters=10, samples=50)
+    shuffled = DpSgd(noise_multiplier=2.0, sampling="shuffle").claims(use)
+    assert shuffled is not None
+    assert shuffled.epsilon == pytest.approx(gaussian_epsilon(1.0, 1.0, 4, 1e-5))

@@ -1,0 +1,263 @@
+"""Guards on the client: what they let pass, what they stop, what they remember, and that nobody is locked out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from spine import blobs, federation, network
+from torch import Tensor, nn
+
+from fedspill.attacks.active.closed_form import Shape, plant_neurons
+from fedspill.attacks.active.dense import read_dense
+from fedspill.attacks.active.targets import Targets
+from fedspill.data.base import Examples
+from fedspill.defenses.badacc import BadAcc
+from fedspill.defenses.badauc import BadAuc
+from fedspill.defenses.base import Site
+from fedspill.defenses.guard import Guard
+from fedspill.defenses.guard_gate import GradientGate, contributors
+from fedspill.defenses.wadm import Wadm, divergences
+from fedspill.defenses.watch.thresholds import bounds
+from fedspill.defenses.watch.trial import roc_area
+from fedspill.errors import UsageError
+from fedspill.federation.local import LocalTraining, Tensors, gradient, state_of, train
+from fedspill.messages import EVERYONE, SERVER, Message
+from fedspill.seeds import generator
+
+CLIENTS = [blobs(60, seed) for seed in range(4)]
+TRAINING = LocalTraining(lr=0.1, batch_size=10, epochs=2)
+
+
+def deep(**options: Any) -> nn.Module:
+    return network(widths=[32, 16], **options)
+
+
+def benign(rounds: int, seed: int = 3, **options: Any) -> list[Tensors]:
+    """The models of a benign federation, round by round."""
+    made = federation(CLIENTS, model=deep(seed=seed), training=TRAINING, seed=seed, rounds=rounds, **options)
+    states = []
+    for number in range(rounds):
+        states.append({name: tensor.clone() for name, tensor in state_of(made.model).items()})
+        made.round(number)
+    return states
+
+
+def message(number: int, state: Tensors) -> Message:
+    return Message(number, SERVER, EVERYONE, "model", state)
+
+
+def planted(state: Tensors, index: int = 0) -> Tensors:
+    records = CLIENTS[0]
+    shadow = blobs(200, 77).x
+    targets = Targets(records.x, records.y)
+    return plant_neurons(read_dense(deep()), state, targets, [index], shadow, Shape(), generator(0, "plant", index))
+
+
+def shown(guard: Guard, states: list[Tensors]) -> tuple[dict[str, Tensor], Message | None, list[str]]:
+    """What the guard remembers, accepted last and did after seeing these models in order."""
+    memory: dict[str, Tensor] = {}
+    previous, actions = None, []
+    for number, state in enumerate(states):
+        verdict = guard.incoming(message(number, state), previous, Site(memory))
+        memory = dict(verdict.memory) if verdict.memory is not None else memory
+        previous = message(number, state) if verdict.action == "accept" else verdict.model
+        actions.append(verdict.action)
+    return memory, previous, actions
+
+
+def test_benign_rounds_pass() -> None:
+    for seed in (3, 4, 5):
+        assert shown(Guard(), benign(10, seed))[2] == ["accept"] * 10
+
+
+@pytest.mark.parametrize("after", [2, 5, 9])
+def test_a_planted_model_is_rolled_back_whole_and_the_reason_is_told(after: int) -> None:
+    states = benign(after + 1)
+    memory, previous, _ = shown(Guard(), states[:after])
+    assert previous is not None
+    for index in range(20):
+        verdict = Guard().incoming(message(after, planted(states[after], index)), previous, Site(memory))
+        assert verdict.action == "repair"
+        assert verdict.model is not None
+        assert all(torch.equal(verdict.model.tensors[name], tensor) for name, tensor in previous.tensors.items())
+        assert f"add {after} to the guard's `accept`" in verdict.why
+        assert verdict.memory is None, "an alarm teaches nothing"
+
+
+def test_a_refusing_guard_can_be_told_to_accept_and_goes_on_from_there() -> None:
+    states = benign(6)
+    memory, previous, _ = shown(Guard(), states[:5])
+    jumped = {name: 3 * tensor for name, tensor in states[5].items()}  # a restart from elsewhere
+    assert Guard(on_alarm="refuse").incoming(message(5, jumped), previous, Site(memory)).action == "refuse"
+    told = Guard(on_alarm="refuse", accept=(5,)).incoming(message(5, jumped), previous, Site(memory))
+    assert told.action == "accept"
+    assert told.memory is not None
+    after = {name: tensor + 0.01 * states[5][name] for name, tensor in jumped.items()}
+    verdict = Guard(on_alarm="refuse").incoming(message(6, after), message(5, jumped), Site(told.memory))
+    assert verdict.action == "accept"
+
+
+def test_a_learning_rate_drop_a_new_cohort_and_a_repeated_model_raise_no_alarm() -> None:
+    first = federation(CLIENTS, model=deep(), training=TRAINING, rounds=6)
+    states = []
+    for number in range(6):
+        states.append({name: tensor.clone() for name, tensor in state_of(first.model).items()})
+        first.round(number)
+    others = [blobs(60, seed) for seed in range(50, 54)]
+    second = federation(others, model=first.model, training=replace(TRAINING, lr=0.01), rounds=6)
+    for number in range(6):
+        states.append({name: tensor.clone() for name, tensor in state_of(second.model).items()})
+        second.round(number)
+    states.insert(8, states[7])  # a server that was restarted sends its last model again
+    assert shown(Guard(), states)[2] == ["accept"] * len(states)
+
+
+def test_the_memory_is_small_and_survives_being_written_down() -> None:
+    states = benign(6)
+    memory, previous, _ = shown(Guard(), states[:5])
+    assert sum(tensor.numel() for tensor in memory.values()) < 100
+    again = {name: torch.from_numpy(tensor.numpy().copy()) for name, tensor in memory.items()}
+    for state, action in ((states[5], "accept"), (planted(states[5]), "repair")):
+        assert Guard().incoming(message(5, state), previous, Site(again)).action == action
+
+
+def test_activations_that_only_serve_an_attack_are_refused() -> None:
+    bad, good = (Site(architecture=lambda a=alpha: deep(activation="elu", alpha=a)) for alpha in (-2.0, 1.0))
+    assert "alpha -2" in Guard().incoming(message(0, {}), None, bad).why
+    assert Guard().incoming(message(0, {}), None, good).action == "accept"
+
+
+@pytest.mark.parametrize("damage", ["nan", "renamed", "reshaped"])
+def test_a_model_of_another_form_is_refused(damage: str) -> None:
+    state = benign(1)[0]
+    name = "fc1.weight"
+    bad = dict(state)
+    if damage == "nan":
+        bad[name] = torch.full_like(state[name], torch.nan)
+    elif damage == "renamed":
+        bad["other"] = bad.pop(name)
+    else:
+        bad[name] = state[name].T
+    assert Guard().incoming(message(1, bad), message(0, state), Site()).action == "refuse"
+
+
+def test_the_bound_holds_what_it_states_for_benign_values_of_its_own_model() -> None:
+    """With a history of normal values the next one exceeds its bound about as often as stated: 1 % over all four."""
+    rng = torch.Generator().manual_seed(0)
+    middle, spread = torch.tensor([1.0, 1.3, -0.05, 0.1]), torch.tensor([0.7, 0.6, 0.25, 0.1])
+    alarms = 0
+    for _ in range(600):
+        values = (middle + spread * torch.randn(13, 4, generator=rng)).double()
+        alarms += bool((values[-1] > bounds(values[:-1], 0.01)).any())
+    assert alarms <= 14  # binomial(600, 0.01) is above 14 with probability 0.0004
+    assert bool((bounds(torch.zeros(0, 4, dtype=torch.float64), 0.001) > bounds(torch.zeros(0, 4), 0.1)).all())
+
+
+def test_guards_act_in_a_federation_and_a_rolled_back_round_tells_nothing_of_the_plant() -> None:
+    made = federation(CLIENTS, model=deep(), training=TRAINING, rounds=5, defenses=(Guard(),))
+    made.plant = lambda m: replace(m, tensors=planted(dict(m.tensors))) if m.round == 4 else m
+    rounds = made.run()
+    assert [len(done.events) for done in rounds] == [0, 0, 0, 0, 4]
+    assert all("guard: repair" in event.what for event in rounds[-1].events)
+    assert len(rounds[-1].clients) == 4
+
+
+def test_wadm_equals_the_formula_and_misses_few_large_weights() -> None:
+    """A row of m spikes in f weights has the divergence -ln(1 - m / f), whatever their size (docs/design/active.md)."""
+    before = torch.rand(4, 128, generator=torch.Generator().manual_seed(0)) * 0.1
+    for size in (5.0, 500.0):
+        now = before.clone()
+        now[3] = 0
+        now[3, :9] = -size
+        found = divergences(before, now, 5, "corrected")
+        assert found[:3].tolist() == [0, 0, 0]
+        assert found[3] == pytest.approx(-np.log(1 - 9 / 128))
+        assert divergences(before, now, 5, "published")[3] == pytest.approx(found[3] * 128 / 4)
+    wide = Wadm(units="corrected").incoming(message(1, _two(now)), message(0, _two(before)), Site())
+    assert wide.action == "accept"
+
+
+def test_wadm_restores_a_neuron_that_changed_and_nothing_else() -> None:
+    before = torch.randn(4, 128, generator=torch.Generator().manual_seed(0))
+    now = before + 0.001
+    now[2] = torch.linspace(-9, 9, 128)
+    verdict = Wadm().incoming(message(1, _two(now)), message(0, _two(before)), Site())
+    assert verdict.action == "repair"
+    assert verdict.model is not None
+    mended = verdict.model.tensors["b.weight"]
+    assert torch.equal(mended[2], before[2])
+    assert torch.equal(mended[:2], now[:2])
+
+
+def _two(second: Tensor) -> Tensors:
+    return {"a.weight": torch.ones(2, 2), "b.weight": second, "b.bias": torch.zeros(len(second))}
+
+
+def test_badacc_and_badauc_leave_when_the_model_gets_worse_and_stay_away() -> None:
+    own = blobs(200, 5)
+    own = Examples(own.x, (own.y > 2).long())
+    model = network(widths=[16], classes=2)
+    good = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    for seed in range(30):
+        change = train(model, good, own, LocalTraining(lr=0.2), generator(seed, "good"))
+        good = {name: tensor + change[name] for name, tensor in good.items()}
+    bad = {name: -tensor for name, tensor in good.items()}
+    for guard in (BadAcc(), BadAuc()):
+        memory: dict[str, Tensor] = {}
+        actions = []
+        for number, state in enumerate((good, good, bad, good)):
+            site = Site(memory, lambda: network(widths=[16], classes=2), own)
+            verdict = guard.incoming(message(number, state), None, site)
+            memory = dict(verdict.memory) if verdict.memory is not None else memory
+            actions.append(verdict.action)
+        assert actions == ["accept", "accept", "refuse", "refuse"]
+        with pytest.raises(UsageError, match="architecture"):
+            guard.incoming(message(0, good), None, Site())
+
+
+def test_the_roc_area_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    rng = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(80, 1, generator=rng).round(decimals=1), torch.randint(2, (80,), generator=rng)
+    assert roc_area(logits, y) == pytest.approx(roc_auc_score(y, logits.flatten()))
+    assert roc_area(logits, torch.zeros(80, dtype=torch.int64)) is None
+
+
+def test_contributors_count_samples() -> None:
+    even, alone = torch.ones(10, 1), torch.zeros(10, 1)
+    alone[3] = -2.5
+    assert contributors(torch.cat([even, alone], 1)).tolist() == pytest.approx([10, 1])
+
+
+def test_the_gate_stops_a_planted_neuron_and_leaves_honest_training_alone() -> None:
+    own = CLIENTS[0]
+    state = benign(3)[2]
+    dense = read_dense(deep())
+    gated = GradientGate().local(replace(TRAINING, batch_size=60, epochs=1))
+    for index in range(10):
+        bad = planted(state, index)
+        plain, behind = (
+            train(deep(), bad, own, training, generator(index, "gate"))
+            for training in (replace(TRAINING, batch_size=60, epochs=1), gated)
+        )
+        assert float(plain[dense.bias(1)][-1]) != 0, "unguarded, the neuron moves"
+        assert float(behind[dense.bias(1)][-1]) == 0
+        assert not bool(behind[dense.weight(1)][-1].any())
+        assert not bool(behind[dense.weight(2)][:, -1].any())
+    assert gradient(deep(), own).keys() == gated.gradient_of(deep(), own, generator(0, "gate")).keys()
+
+
+def test_a_gated_federation_learns_as_well() -> None:
+    def loss(**options: Any) -> float:
+        made = federation(CLIENTS, model=deep(), training=TRAINING, rounds=8, **options)
+        made.run()
+        test = blobs(200, 99)
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(made.model(test.x), test.y))
+
+    assert loss(defenses=(GradientGate(fewest=2.0),)) < loss() + 0.1
