@@ -37,7 +37,7 @@ class Reconstruction(Attack):
     starts: int = 32  # of the root search, at once
     peels: int = 12
     most_matched: int = 1  # samples of a batch that are left to gradient matching
-    seconds: float = 20.0  # of gradient matching, for each message
+    moves: int = 1200  # of gradient matching, by each of its two recipes
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         cases, notes = cases_of(view, self.origins, rng)
@@ -47,6 +47,6 @@ class Reconstruction(Attack):
             shape = sample_shape(view, case)
             answer = exact_answer(case, shape, classes, effort, rng)
             if not answer.tried and case.samples <= self.most_matched and shape is not None:
-                answer = match(case, shape, classes, view, rng, seconds=self.seconds)
+                answer = match(case, shape, classes, view, rng, moves=self.moves)
             answers.append(answer)
         return guess_of(cases, answers, notes)

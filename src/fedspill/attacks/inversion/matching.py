@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -70,12 +70,9 @@ class GradientMatching(Attack, ABC):
         return guess_of(cases, answers, notes)
 
 
-def match(
-    case: Case, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, seconds: float
-) -> Answer:
+def match(case: Case, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, moves: int) -> Answer:
     """Our own choice for small batches: two recipes that fail on different networks, the better explanation wins."""
-    signed = inverting_gradients(1_200, 1e-3)
-    recipes = [replace(recipe, seconds=seconds / 2) for recipe in (dlg(8_000), signed)]
+    recipes = [dlg(moves), inverting_gradients(moves, 1e-3)]
     able = all(view.has(word) for word in ("batch_size", "local_lr"))
     known = labels_by("labels", view, rng).get(case.of) if able else None
     return best_of(recipes, case, shape, view, rng, known)

@@ -8,7 +8,6 @@ The answer is the restart and iterate with the least mismatch, which the adversa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -48,7 +47,6 @@ class Recipe:
     start: Start = "normal"
     boxed: bool = False  # inputs are clamped to the box after every move
     enough: float = 1e-9  # loss (priors apart) at which all is explained and the search stops
-    seconds: float | None = None  # CPU time after which the best so far is returned
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +117,7 @@ def reconstruct(
         sound = slope.isfinite().all(1, keepdim=True)
         return loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
 
-    began, done = time.process_time(), 0
+    done = 0
     for _ in range(recipe.steps):
         memory, _losses = recipe.optimizer.move(memory, evaluate, rng)
         done += 1
@@ -129,8 +127,6 @@ def reconstruct(
         if watch is not None:
             watch(memory.step, float(least.min()))
         if bool((least < recipe.enough).any()):
-            break
-        if recipe.seconds is not None and time.process_time() - began > recipe.seconds:
             break
     x, soft = read(best)
     return Found(x.clone(), soft.clone(), least, done, memory)
