@@ -8,7 +8,7 @@ import pytest
 
 from fedspill.audit.severity import RULE, Severity, advantage, severity
 from fedspill.metrics.base import Score
-from fedspill.threat import CURIOUS_SERVER, MALICIOUS_SERVER
+from fedspill.threat import CURIOUS_SERVER, MALICIOUS_SERVER, VERTICAL_SERVER
 
 
 def score(low: float, chance: float = 0.5, high: float = 1.0) -> Score:
@@ -30,12 +30,13 @@ def test_the_bars(low: float, level: Severity) -> None:
     assert severity(score(low), 1.0, CURIOUS_SERVER) is level
 
 
-def test_acting_and_rare_knowledge_lower_by_one_each_but_never_to_info() -> None:
+def test_acting_or_rare_knowledge_lower_by_one_but_never_to_info() -> None:
     assert severity(score(0.95), 1.0, MALICIOUS_SERVER) is Severity.HIGH
     assert severity(score(0.95), 1.0, CURIOUS_SERVER, ["aux_data"]) is Severity.HIGH
-    assert severity(score(0.95), 1.0, MALICIOUS_SERVER, ["aux_data", "architecture"]) is Severity.MEDIUM
+    assert severity(score(0.95), 1.0, MALICIOUS_SERVER, ["aux_data", "architecture"]) is Severity.HIGH
     assert severity(score(0.95), 1.0, CURIOUS_SERVER, ["architecture", "unlabelled_aux"]) is Severity.CRITICAL
     assert severity(score(0.51), 1.0, MALICIOUS_SERVER, ["aux_data"]) is Severity.LOW
+    assert severity(score(0.95), 1.0, VERTICAL_SERVER) is Severity.CRITICAL  # choosing batches is its task
 
 
 def test_where_less_is_better_the_upper_end_counts() -> None:

@@ -16,12 +16,12 @@ from typing import Any, final
 from fedspill.attacks.base import ActiveAttack
 from fedspill.audit.deployment import Deployment
 from fedspill.audit.plan import Plan
-from fedspill.audit.recorded import recorded_knowledge
+from fedspill.audit.recorded import recorded_knowledge, recorded_plan
 from fedspill.audit.siege import Siege, besiege
 from fedspill.data.base import Examples
 from fedspill.defenses.base import Defense
 from fedspill.defenses.verify import check_defenses, guarantee_of
-from fedspill.errors import NotApplicable
+from fedspill.errors import DataMissing, NotApplicable
 from fedspill.federation.local import accuracy
 from fedspill.files import dump_json, sha256
 from fedspill.registry import make
@@ -176,8 +176,14 @@ class Bench:
         return besiege(attack, threat, self._deployment(seed).with_defenses(*setting.defenses()))
 
     def clients(self, seed: int) -> Sequence[Examples]:
-        """The clients' data, for the truth about inputs; nobody has those of a recording from elsewhere."""
-        return self._deployment(seed).shares.clients if self._target.trace is None else ()
+        """The clients' data, for the truth about inputs; of a recording only those that its own plan makes again."""
+        if self._target.trace is None:
+            return self._deployment(seed).shares.clients
+        plan = recorded_plan(self.trace(AS_DEPLOYED, seed).protocol)
+        try:
+            return Deployment.of(plan, self._target.data_dir).shares.clients if plan else ()
+        except DataMissing:
+            return ()
 
     def _deployment(self, seed: int) -> Deployment:
         if seed not in self._deployments:

@@ -35,8 +35,8 @@ HARD_TO_GET = frozenset({"aux_data", "shadow_data", "targets", "labels_per_clien
 RULE = (
     "Advantage is (score - chance) / (perfect - chance) at the cautious end of the 95 % interval. "
     f"Above 0: low. From {NOTICEABLE}: medium. From {MOST}: high. From {NEARLY_ALL}: critical. "
-    "One level less, but never below low, for an adversary that must act and may be caught, and one less for an attack "
-    "that used data which are hard to get. The worst finding is the verdict."
+    "One level less, but never below low, for an adversary that must alter the model and may be caught, or for an "
+    "attack that used data which are hard to get. The worst finding is the verdict."
 )
 
 
@@ -48,12 +48,16 @@ def advantage(score: Score, perfect: float) -> float:
 
 
 def severity(score: Score, perfect: float, threat: ThreatModel, used: Iterable[str] = ()) -> Severity:
-    """The level of what was gained, lowered by what it took: acting, and the knowledge really `used`."""
+    """The level of what was gained, lowered once by what it took: acting, or the knowledge really `used`.
+
+    Once, not twice: whoever runs the server and looks for a known record has both at hand. Choosing the batches of a
+    vertical federation is the server's task and can be held against nobody.
+    """
     gained = advantage(score, perfect)
     if math.isnan(gained) or gained <= 0:
         return Severity.INFO
     level = Severity.LOW
     for bar, name in ((NOTICEABLE, Severity.MEDIUM), (MOST, Severity.HIGH), (NEARLY_ALL, Severity.CRITICAL)):
         level = name if gained >= bar else level
-    lowered = bool(threat.does) + bool(HARD_TO_GET & set(used))
+    lowered = "alter_model" in threat.does or bool(HARD_TO_GET & set(used))
     return Severity(max(level - lowered, Severity.LOW))
