@@ -16,8 +16,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready
 
+# The default federation, and a small one for each kind of leak that it cannot have.
 audit: setup
 	$(BIN)/fedspill audit --out fedspill-audit --workers $(WORKERS)
+	for plan in examples/plans/*.toml; do \
+		$(BIN)/fedspill audit $$plan --out fedspill-audit-$$(basename $$plan .toml) --workers $(WORKERS) || exit; \
+	done
 
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -35,4 +39,4 @@ format: setup
 	$(BIN)/ruff format src tests papers benchmarks
 
 clean:
-	rm -rf $(VENV) fedspill-audit
+	rm -rf $(VENV) fedspill-audit*
