@@ -3,9 +3,6 @@
 from itertools import islice
 from pathlib import Path
 
-import pytest
-
-from fedspill.data.base import data_folder
 from fedspill.reproduce import Run, published, table
 
 
@@ -16,10 +13,8 @@ def test_without_data_every_printed_figure_is_shown_and_nothing_is_claimed(tmp_p
     assert [row.published for row in rows] == [*printed["llg"].values(), *printed["llbg"].values()]
 
 
-def test_ours_gets_every_image_and_label_exactly() -> None:
-    if not (data_folder() / "cifar100").is_dir():
-        pytest.skip("needs CIFAR-100 in the data folder (FEDSPILL_DATA)")
-    first = islice(table("003/10").rows(Run()), 5)  # ours; the published route behind it takes minutes
+def test_ours_gets_every_image_and_label_exactly(data_dir: Path) -> None:
+    first = islice(table("003/10").rows(Run(data_dir=data_dir)), 5)  # ours; the published route behind it takes minutes
     found = {row.cell["score"]: row for row in first}
     assert {row.by for row in found.values()} == {"fedspill"}
     assert found["asr"].measured == 100

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fedspill.data.base import data_folder
 from fedspill.reproduce import Run, published, table, tables
 
 NAMES = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13", "14")
@@ -28,12 +27,10 @@ def test_without_data_every_printed_figure_is_shown_and_nothing_is_claimed(name:
     assert sorted(row.published for row in rows if row.published is not None) == wanted
 
 
-def test_the_activations_leak_as_printed() -> None:
+def test_the_activations_leak_as_printed(data_dir: Path) -> None:
     """Table 8 on a few batches of the real data: LLBG within three points of the printed figure, ours above 99.5."""
-    if not (data_folder() / "cifar100").is_dir():
-        pytest.skip("needs CIFAR-100 in the data folder (FEDSPILL_DATA)")
     found = {}
-    for row in table("003/8").rows(Run()):
+    for row in table("003/8").rows(Run(data_dir=data_dir)):
         found[row.cell["activation"], row.cell["attack"]] = row
         if row.cell["activation"] == "leaky-relu":
             break
@@ -43,13 +40,11 @@ def test_the_activations_leak_as_printed() -> None:
 
 
 @pytest.mark.slow
-def test_an_attacker_who_knows_the_noise_reads_what_llbg_cannot() -> None:
+def test_an_attacker_who_knows_the_noise_reads_what_llbg_cannot(data_dir: Path) -> None:
     """Table 12's defense on the MLP: ten points above LLBG at noise 0.1, on a few batches of the real data."""
-    if not (data_folder() / "cifar100").is_dir():
-        pytest.skip("needs CIFAR-100 in the data folder (FEDSPILL_DATA)")
     table("003/12")
     module: Any = sys.modules["fedspill_papers_003"]
-    run = Run()
+    run = Run(data_dir=data_dir)
     dataset, _ = module.load_images(module.Cifar100(normalize=True), run)
     setup = module._unbalanced(dataset, module._fresh(module.MODELS["mlp"], dataset, run), 128, run)
     setup = dataclasses.replace(setup, defenses=module._each_step(1.0, 0.1))
