@@ -17,12 +17,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "papers" / "001"))
-import run_full
-
 from fedspill.attacks.cafe.invert import Effort
 from fedspill.attacks.cafe_exact import recover
 from fedspill.federation.local import gradient
+from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 from fedspill.seeds import generator
 
@@ -39,7 +37,7 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="run the descent until it is as good, or 8,000 rounds")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    tables = run_full.load_tables()
+    tables = paper_tables("001")
     run = Run("full", asked.data_dir, "cpu", 2024)
     dataset, why_not = tables.load("mnist", run)
     if dataset is None:

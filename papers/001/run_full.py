@@ -8,7 +8,6 @@ Each row is printed and written to OUT/001_N.json as soon as it is known. "timin
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -17,16 +16,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-
-def load_tables() -> types.ModuleType:
-    path = Path(__file__).with_name("tables.py")
-    spec = importlib.util.spec_from_file_location("fedspill_papers_001", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from fedspill.registry import paper_tables
 
 
 def timing(module: types.ModuleType, asked: argparse.Namespace) -> None:
@@ -57,7 +47,7 @@ def one(asked: argparse.Namespace) -> None:
 
     torch.set_num_threads(2)
     torch.backends.cudnn.allow_tf32 = False  # victims and attacker compute alike, in full float32
-    module = load_tables()
+    module = paper_tables("001")
     number = asked.tables[0]
     if number == "timing":
         timing(module, asked)

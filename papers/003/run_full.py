@@ -35,17 +35,6 @@ def stand_in_for_scipy() -> bool:
     return True
 
 
-def load_tables() -> types.ModuleType:
-    path = Path(__file__).with_name("tables.py")
-    spec = importlib.util.spec_from_file_location("fedspill_papers_003", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", help="table numbers, e.g. 1 3 4 8")
@@ -58,10 +47,11 @@ def main() -> None:
     without = stand_in_for_scipy()
     import torch
 
+    from fedspill.registry import paper_tables
     from fedspill.reproduce import Run, Table
 
     torch.set_num_threads(min(4, int(os.environ.get("OMP_NUM_THREADS", "4"))))
-    module = load_tables()
+    module = paper_tables("003")
     if asked.batches:
         whole = module.attacked
         module.attacked = lambda setup, number, run, **more: whole(setup, min(number, asked.batches), run, **more)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from run_full import load_tables, stand_in_for_scipy
+from run_full import stand_in_for_scipy
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -36,12 +36,14 @@ def main() -> None:
     )
     asked = parser.parse_args()
     stand_in_for_scipy()
-    tables = load_tables()
     from fedspill.attacks.inversion.objectives import Objective
     from fedspill.attacks.inversion.recipes import inverting_gradients
     from fedspill.attacks.inversion.search import Box, Found, one_hot, reconstruct
+    from fedspill.registry import paper_tables
     from fedspill.reproduce import Run
     from fedspill.trace import Origin, Truth
+
+    tables = paper_tables("003")
 
     class EachItsOwn(Objective):
         """The cosine distance where every restart has an observed gradient of its own, (R, *parameter)."""

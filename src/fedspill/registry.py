@@ -127,6 +127,11 @@ def papers_folder() -> Path:
     return packaged if packaged.is_dir() else _HERE.parents[1] / "papers"
 
 
+def paper_tables(paper: str) -> ModuleType:
+    """The code of one paper's tables, e.g. "003", for scripts and tests beside it."""
+    return _module("papers", papers_folder() / paper / "tables.py")
+
+
 def _place(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) + ": " if location else ""
 

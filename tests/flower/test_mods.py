@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
+from fedspill.defenses.guard import Guard
 from fedspill.errors import UsageError
 from fedspill.federation.local import LocalTraining
 from fedspill.flower import mod, record
@@ -30,13 +31,12 @@ from fedspill.tracefolder import FolderTrace
 
 @dataclass(frozen=True)
 class NoJump(Defense):
-    """A model that moved further than training moves one was tampered with."""
+    """Refuses by a rule that takes no training to try, so that the mod itself is seen at work."""
 
     name: ClassVar[str] = "no-jump"
     title: ClassVar[str] = "A guard for these tests"
 
     furthest: float = 0.6
-    then: Literal["refuse", "repair"] = "refuse"
 
     def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
         if previous is None:
@@ -45,7 +45,7 @@ class NoJump(Defense):
         name, step = max(steps.items(), key=lambda item: item[1])
         if step <= self.furthest:
             return ACCEPT
-        return Verdict(self.then, f"{name} jumped", previous if self.then == "repair" else None)
+        return Verdict("refuse", f"{name} jumped")
 
 
 @dataclass(frozen=True)
@@ -107,22 +107,27 @@ def test_unguarded_clients_leak_to_a_planted_neuron(tmp_path: Path) -> None:
 
 
 def test_guarded_clients_refuse_a_planted_neuron_and_say_why(tmp_path: Path) -> None:
-    trace, little = planted(tmp_path, [mod(NoJump())])
+    trace, little = planted(tmp_path, [mod(Guard(on_alarm="refuse"))])
     assert leaked(trace, little) == []
     assert len(list(trace.messages("update", round=0))) == 12
     assert list(trace.messages("update", round=1)) == []
     assert len(trace.events) == 24  # twelve clients, two rounds
-    assert {event.what for event in trace.events} == {"failed: fedspill: no-jump refused the model: 0.bias jumped"}
+    assert all(event.what.startswith("failed: fedspill: guard refused the model: ") for event in trace.events)
 
 
 def test_guarded_clients_repair_a_planted_neuron_and_train_on(tmp_path: Path) -> None:
-    trace, little = planted(tmp_path, [mod(NoJump(then="repair"))])
+    trace, little = planted(tmp_path, [mod(Guard())])
     assert leaked(trace, little) == []
     updates = list(trace.messages("update", round=1))
     assert len(updates) == 12
     # What leaves is the update of training on the repaired model, not the distance to it.
     assert max(float(tensor.abs().max()) for update in updates for tensor in update.tensors.values()) < 1
     assert all(float(update.tensors["2.bias"].abs().max()) > 1e-4 for update in updates)
+
+
+def test_the_guard_lets_training_be() -> None:
+    calm = {"clients": 12, "samples": 40, "batch": 40}
+    assert same(Little(**calm, mods=[mod(Guard(on_alarm="refuse"))]).run(all_nodes()), Little(**calm).run(all_nodes()))
 
 
 def test_a_model_for_evaluation_is_inspected_too() -> None:

@@ -1,25 +1,17 @@
 """Paper 001 on real images, small: the tables' own code recovers them, and knows what it does not have."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from fedspill.registry import papers_folder
+from fedspill.registry import paper_tables
 from fedspill.reproduce import Run, published, tables
 
 
 @pytest.fixture(scope="module")
 def code() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fedspill_papers_001", papers_folder() / "001" / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return paper_tables("001")
 
 
 def test_every_printed_table_has_its_code() -> None:

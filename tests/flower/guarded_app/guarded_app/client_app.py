@@ -1,32 +1,25 @@
-"""Clients that keep watch: a model that jumped is refused."""
+"""Clients that keep watch: they train a small classifier, and refuse a model that no training makes."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from flwr.app import Context, Message, MetricRecord, RecordDict
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import nn
 
-from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
+from fedspill.defenses.guard import Guard
 from fedspill.flower import mod
-from fedspill.messages import Message as TraceMessage
+from guarded_app.model import small_classifier
 
-
-@dataclass(frozen=True)
-class NoJump(Defense):
-    name: ClassVar[str] = "no-jump"
-    title: ClassVar[str] = "A guard for these tests"
-
-    def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
-        if previous is None:
-            return ACCEPT
-        step = max(float((t - previous.tensors[n]).abs().max()) for n, t in message.tensors.items())
-        return ACCEPT if step < 1 else Verdict("refuse", f"it jumped by {step:.0f}")
-
-
-app = ClientApp(mods=[mod(NoJump())])
+app = ClientApp(mods=[mod(Guard(on_alarm="refuse"))])
 
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    metrics = MetricRecord({"num-examples": 1})
-    return Message(RecordDict({"arrays": msg.content["arrays"], "metrics": metrics}), reply_to=msg)
+    model = small_classifier()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    rng = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
+    x, y = torch.randn(64, 16, generator=rng), torch.randint(3, (64,), generator=rng)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+    return Message(RecordDict(content), reply_to=msg)
