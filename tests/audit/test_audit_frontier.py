@@ -83,3 +83,27 @@ def test_a_family_is_as_safe_as_its_worst_attack(audited: Audited) -> None:
         assert row["attacks"] == len(tried)
         assert row["advantage"] == max(points[index]["advantage"] for points in tried)
     assert families_json([]) == []
+
+
+def tried(setting: str, status: str, advantage: float | None, defense: str = "secure-aggregation") -> dict[str, Any]:
+    accuracy = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 100}
+    return {
+        "setting": setting, "defense": defense, "status": status, "severity": "low" if advantage else None,
+        "advantage": advantage, "accuracy": accuracy, "accuracy_change": 0.0, "epsilon": None, "adaptive": False,
+    }  # fmt: skip
+
+
+def test_attacks_that_a_defense_blinds_are_counted_apart() -> None:
+    """What can still be run is the measure; where nothing can, that is said and is no measurement."""
+    findings = [
+        {"family": "labels", "severity": "high", "defenses": {"tried": [tried("sums", *left), tried("off", *right)]}}
+        for left, right in ((("ok", 0.3), ("skipped", None)), (("skipped", None), ("skipped", None)))
+    ]
+    (family,) = families_json(findings)
+    sums, off = family["settings"]
+    assert (sums["advantage"], sums["attacks"], sums["blinded"]) == (0.3, 2, 1)
+    assert (off["advantage"], off["severity"], off["blinded"]) == (None, None, 2)
+    assert "least is left by sums: 0.3" in family["advice"]
+    assert family["advice"].endswith("No attack finds what it needs under off.")
+    findings[0]["defenses"]["tried"][0] = tried("sums", "errored", None)
+    assert families_json(findings)[0]["settings"][0]["advantage"] is None, "an attack that failed proves nothing"

@@ -14,7 +14,7 @@ from fedspill.audit.jobs import Outcome
 from fedspill.audit.plan import Plan
 from fedspill.audit.severity import Severity
 from fedspill.metrics.base import CONFIDENCE
-from fedspill.registry import entries, load, make, options_of
+from fedspill.registry import entries, find, load, make, options_of
 
 # What a recommended defense must leave at most, of the way from chance to a perfect guess. Not the severity: that is
 # milder for adversaries that need much, and a defense that helps only because of who attacks is none.
@@ -182,25 +182,33 @@ def families_json(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _left(setting: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The worst that any attack still gets; null when one of them could not be measured."""
-    scored = all(point["status"] == "ok" for point in points)
-    worst = max(points, key=lambda point: float(point["advantage"])) if scored else None
+    """The worst that any attack still gets; null when one of them could not be measured, or none could be run.
+
+    An attack is skipped under a defense when its adversary no longer sees what it needs, single updates for example.
+    """
+    run = [point for point in points if point["status"] != "skipped"]
+    scored = bool(run) and all(point["status"] == "ok" for point in run)
+    worst = max(run, key=lambda point: float(point["advantage"])) if scored else None
     return {
         "setting": setting,
+        "title": find("defenses", points[0]["defense"]).title,
         "severity": worst["severity"] if worst else None,
         "advantage": worst["advantage"] if worst else None,
         "attacks": len(points),
+        "blinded": len(points) - len(run),
         "accuracy": points[0]["accuracy"],
         "accuracy_change": points[0]["accuracy_change"],
         "epsilon": points[0]["epsilon"],
-        "adaptive": all(point["adaptive"] for point in points),
+        "adaptive": bool(run) and all(point["adaptive"] for point in run),
     }
 
 
 def _family_advice(before: Severity, left: Sequence[Mapping[str, Any]]) -> str:
     measured = [row for row in left if row["severity"] and row["accuracy"]]
+    blind = [row["setting"] for row in left if row["blinded"] == row["attacks"]]
+    unseen = f" No attack finds what it needs under {', '.join(blind)}." if blind else ""
     if not measured:
-        return f"none of the {len(left)} settings tried could be measured."
+        return f"none of the {len(left)} settings tried could be measured.{unseen}"
     enough = [row for row in measured if row["advantage"] < GOOD_ENOUGH]
     cheap = [row for row in enough if (row["accuracy_change"] or 0.0) >= -MOST_LOST]
     none = (
@@ -209,7 +217,7 @@ def _family_advice(before: Severity, left: Sequence[Mapping[str, Any]]) -> str:
     )
     if cheap:
         best = max(cheap, key=lambda row: (row["accuracy"]["value"], -row["advantage"]))
-        start = f"{best['setting']}, {before.word} to {best['severity']}"
+        start = f"{best['setting']} ({best['title']}), {before.word} to {best['severity']}"
     elif enough:
         best = max(enough, key=lambda row: (row["accuracy"]["value"], -row["advantage"]))
         start = f"{none}the cheapest that brings it down is {best['setting']}"
@@ -217,7 +225,7 @@ def _family_advice(before: Severity, left: Sequence[Mapping[str, Any]]) -> str:
         best = min(measured, key=lambda row: row["advantage"])
         start = f"{none}least is left by {best['setting']}: {best['advantage']}"
     knew = "attackers who know it" if best["adaptive"] else "attackers who do not all know of it"
-    return f"{start}, accuracy {100 * best['accuracy_change']:+.1f} points, against {knew}."
+    return f"{start}, accuracy {100 * best['accuracy_change']:+.1f} points, against {knew}.{unseen}"
 
 
 def _cost(before: Accuracy | None, point: Point) -> str:
