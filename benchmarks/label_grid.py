@@ -1,10 +1,11 @@
 """The label grid: one estimator against the best published attack of each cell, chosen with hindsight, over 44 cells.
 
-    python benchmarks/label_grid.py --data-dir DATA --out grid.json [--quick] [--batches 30] [--seed 8001]
+    python benchmarks/label_grid.py --data-dir DATA --out grid.json [--quick] [--batches 30] [--seed 8001] [--blind]
 
 Cells: MNIST, CIFAR-10, CIFAR-100 and 100 Fashion sub-classes; MLP and CNN; untrained and trained; FedSGD and FedAvg in
 ten local steps; unbalanced (half, quarter, rest) and uniform labels. The adversary holds 1,000 labelled images of its
-own, evenly over the classes, as LLBG-aux does too. A cell that is in the output already is not run again.
+own, evenly over the classes, as LLBG-aux does too; with --blind it has nothing but the wire, and LLBG-aux is left out.
+A cell that is in the output already is not run again.
 """
 
 from __future__ import annotations
@@ -231,10 +232,11 @@ class Outcome:
 
     def line(self) -> str:
         means = self.means
-        best = max(PUBLISHED, key=lambda name: means[name])
+        published = [name for name in PUBLISHED if name in means]
+        best = max(published, key=lambda name: means[name])
         gap = torch.tensor(self.rates["labels"]) - torch.tensor(self.rates[best])
         error = float(gap.std()) / len(gap) ** 0.5 if len(gap) > 1 else float("nan")
-        figures = "  ".join(f"{name} {means[name]:5.1f}" for name in (*PUBLISHED, "labels"))
+        figures = "  ".join(f"{name} {means[name]:5.1f}" for name in (*published, "labels"))
         stated = 100 * sum(self.stated) / len(self.stated)
         return (
             f"{self.cell:<40} {figures}  stated {stated:5.1f}  against {best:<8} {float(gap.mean()):+5.1f} "
@@ -242,7 +244,9 @@ class Outcome:
         )
 
 
-def run_cell(cell: Cell, data_dir: Path | None, store: Path, number: int, seed: int, per_class: int | None) -> Outcome:
+def run_cell(
+    cell: Cell, data_dir: Path | None, store: Path, number: int, seed: int, per_class: int | None, blind: bool
+) -> Outcome:
     network = NETWORKS[cell.network]
     pool = _pools(network.data, data_dir)
     model = trained(network, pool, network_seed(seed), store).eval()
@@ -251,9 +255,11 @@ def run_cell(cell: Cell, data_dir: Path | None, store: Path, number: int, seed: 
     mine = auxiliary(pool, seed, images)
     trace = recorded(cell, model, victims, pool.classes, seed)
     known = {"architecture": partial(copy.deepcopy, model), "aux_data": mine, "unlabelled_aux": mine.x}
-    view = trace.view(CURIOUS_SERVER, knowledge=known)
+    view = trace.view(CURIOUS_SERVER, knowledge={} if blind else known)
     rates: dict[str, list[float]] = {}
     for name, attack in PUBLISHED.items():
+        if blind and name == "llbg-aux":
+            continue
         guess = attack(view, seed=seed)
         assert isinstance(guess, LabelCounts)
         rates[name] = (100 * overlap(guess.counts, true_counts(guess, trace.truth()))).tolist()
@@ -301,7 +307,8 @@ def _pools(data: str, data_dir: Path | None) -> Pools:
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """How often ours is at least as good as the best published attack of the cell, and the means over cells."""
-    best = [max(outcome.means[name] for name in PUBLISHED) for outcome in outcomes]
+    published = [name for name in PUBLISHED if all(name in outcome.means for outcome in outcomes)]
+    best = [max(outcome.means[name] for name in published) for outcome in outcomes]
     ours = [outcome.means["labels"] for outcome in outcomes]
     claims = torch.tensor([outcome.exact for outcome in outcomes]).sum(0)
     near = [(s, r) for o in outcomes for s, r in zip(o.stated, o.rates["labels"], strict=True) if 0.87 <= s <= 0.93]
@@ -310,7 +317,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
         "at least as good": sum(mine >= theirs - 0.005 for mine, theirs in zip(ours, best, strict=True)),
         "labels": sum(ours) / len(ours),
         "hindsight maximum": sum(best) / len(best),
-        **{name: sum(outcome.means[name] for outcome in outcomes) / len(outcomes) for name in PUBLISHED},
+        **{name: sum(outcome.means[name] for outcome in outcomes) / len(outcomes) for name in published},
         "batches that state 87 to 93 percent": len(near),
         "their success rate": sum(rate for _, rate in near) / len(near) if near else None,
         "class counts by stated probability": [
@@ -327,6 +334,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--seed", type=int, default=HELD_OUT, help=f"{DEVELOPMENT} is the development seed")
     parser.add_argument("--per-class", type=int, help="auxiliary images a class instead of 1,000 in all")
+    parser.add_argument("--blind", action="store_true", help="an adversary without data of its own")
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--quick", action="store_true", help="untrained cells, 5 batches")
     asked = parser.parse_args()
@@ -339,7 +347,9 @@ def main() -> None:
     for cell in cells():
         wanted = asked.only in cell.name and not (asked.quick and NETWORKS[cell.network].epochs)
         if wanted and cell.name not in done:
-            done[cell.name] = run_cell(cell, asked.data_dir, asked.store, number, asked.seed, asked.per_class)
+            done[cell.name] = run_cell(
+                cell, asked.data_dir, asked.store, number, asked.seed, asked.per_class, asked.blind
+            )
             text = json.dumps({"outcomes": [asdict(item) for item in done.values()], **_total(done)}, indent=1)
             asked.out.write_text(text + "\n")
         if wanted:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from fedspill.attacks.ebi import ebi_counts
-from fedspill.attacks.labels import best_counts
+from fedspill.attacks.labels import best_reading
 from fedspill.attacks.last_layer import LastLayer
 from fedspill.attacks.llbg import llbg_counts
 from fedspill.attacks.llg import llg_counts
+from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
 from fedspill.errors import InputRefused, NoHead, UsageError
 from fedspill.federation.schedule import Schedule
 from fedspill.files import read_tensors
@@ -95,7 +96,8 @@ def inspect_update(
     schedule = schedule_from(batch_size, samples, local_steps)
     scale = -1.0 / (lr * schedule.epochs)
     change = {name: scale * (second[name] - first[name]) for name in first}
-    return _inspect(change, schedule, head, unchecked, notes + [note for note in more if note not in notes])
+    notes = notes + [note for note in more if note not in notes]
+    return _inspect(change, schedule, head, unchecked, notes, before=first, scale=scale)
 
 
 def inspect_gradient(
@@ -124,8 +126,16 @@ def schedule_from(batch_size: int | None, samples: int | None, local_steps: int 
 
 
 def _inspect(
-    gradient: Mapping[str, Tensor], schedule: Schedule, head_name: str | None, unchecked: bool, notes: list[str]
+    gradient: Mapping[str, Tensor],
+    schedule: Schedule,
+    head_name: str | None,
+    unchecked: bool,
+    notes: list[str],
+    *,
+    before: Mapping[str, Tensor] | None = None,
+    scale: float = 1.0,
 ) -> Inspection:
+    """before: the model that was trained, whose change times `scale` is the gradient."""
     head = find_head(gradient, head_name, unchecked=unchecked)
     rows = None if head.bias is None else head.bias[None]
     layer = LastLayer((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
@@ -145,12 +155,20 @@ def _inspect(
         per_step = torch.tensor([schedule.per_step])
         counts["ebi"] = ebi_counts(rows, layer.samples)[0]
         counts["llbg"] = llbg_counts(rows, per_step, layer.samples, torch.zeros_like(rows))[0]
-        counts["labels"] = best_counts(layer)[0]
+        outlook = None if before is None else wire_outlook([_head_change(head, before, scale)])
+        counts["labels"] = best_reading(layer, outlook).counts[0]
         best = "labels"
     else:
         notes = [*notes, f"{head.name} has no bias: LLBG, EBI and labels cannot be read, LLG is all there is"]
         best = "llg"
     return Inspection(head, counts, best, tuple(notes))
+
+
+def _head_change(head: HeadGradient, before: Mapping[str, Tensor], scale: float) -> HeadChange:
+    weight, bias = before[head.weight_name], before[_layer_of(head.weight_name)[1]]
+    assert head.bias is not None
+    rows = weight.T if head.transposed else weight
+    return HeadChange(rows, bias, head.weight / scale, head.bias / scale, is_change=True)
 
 
 def find_head(gradient: Mapping[str, Tensor], name: str | None = None, *, unchecked: bool = False) -> HeadGradient:

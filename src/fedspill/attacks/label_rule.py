@@ -1,7 +1,9 @@
 """The rule of the `labels` attack: which reading of the last layer fits what was observed, decided for every origin.
 
     trained, labelled auxiliary data at hand        bayes      label_bayes.py on the mean of start and end model
+    trained, nothing at hand                        unaided    label_bayes.py, one hardness for all classes
     one step, or hardly any drift                   measured   decode.py with the measured mean probability
+    the same, nothing at hand                       wire       decode.py with that of the client's own mean features
     the counts of rare classes lie on a lattice     lattice    label_lattice.py: drift or scale read off the update
     model of all inputs alike, violent drift        blurred    label_bayes.py with one mean probability for all classes
     anything else                                   ebi        proportions of what is negative, low confidence
@@ -13,6 +15,7 @@ answers, and how well the lattice fits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import torch
@@ -22,10 +25,13 @@ from fedspill.attacks.decode import Steps, decoded
 from fedspill.attacks.ebi import ebi_counts
 from fedspill.attacks.label_bayes import Hardness, bayes_counts, class_independent, hardness, leakage
 from fedspill.attacks.label_lattice import SCALED, Lattice, fit, lattice_table, undrifted, unscaled
-from fedspill.attacks.label_posterior import CountGrid, Posterior, certainty, decide, posterior
+from fedspill.attacks.label_posterior import CountGrid, Posterior, certainty, decide, more_likely, posterior
 from fedspill.attacks.probe import Outlook
 
 TRAINED = 0.05  # mean own probability above chance
+FAR = 5.0  # reach of a model that tells classes apart: fresh ones have 1 to 3, those of the grid 12 and more
+HARDNESSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 0.85)
+HARDNESS_DOUBT, HARDNESS_SPREAD, HARDNESS_SAMPLES = 0.5, 0.7, 5.0  # where no class's own is known
 PEAKED = 0.3  # how much surer single answers are than the mean answer
 STILL = 0.5  # samples: the most that drift may move a count, to count as none
 CALM = 0.075  # the same where there is no lattice to turn to, per sample
@@ -35,6 +41,8 @@ BLUR = 0.6  # relative doubt about a mean probability at the end of a violent dr
 
 ROUTES: Final = {
     "bayes": "factorised Bayes: the model's confidence in each class measured on labelled auxiliary data",
+    "unaided": "factorised Bayes without auxiliary data: all classes taken as equally hard, as the update says",
+    "wire": "mean probability of the client's own mean features, which the update gives away; counts decoded",
     "measured": "mean probability measured on auxiliary inputs, counts decoded",
     "uniform": "mean probability taken as uniform: an untrained model is assumed",
     "lattice": "drift read off the update: rare classes must have whole counts; an untrained model is assumed",
@@ -45,7 +53,7 @@ ROUTES: Final = {
 }
 # Where a model of the samples is assumed, single counts are less sure than they look: p stands for p ** 1.5. Set on
 # development seeds (docs/design/labels.md); the expected success rate needed no such correction.
-_MODELLED: Final = ("bayes", "blurred", "ebi")
+_MODELLED: Final = ("bayes", "unaided", "blurred", "ebi")
 _HUMILITY: Final = 1.5
 
 
@@ -90,6 +98,8 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
     if not plain:
         return _Route(("ebi",) * origins, None)
     trained = is_trained(seen, classes)
+    far = (seen.reach > FAR) if seen.reach is not None else torch.zeros(origins, dtype=torch.bool)
+    direct = "uniform" if outlook is None else "measured" if seen.reach is None else "wire"
     peaked = (seen.peak > PEAKED) if seen.peak is not None else torch.zeros(origins, dtype=torch.bool)
     moved = _moved(seen, steps)
     most = STILL if classes >= FEW_CLASSES else CALM * steps.samples  # without a lattice, a measured path is next best
@@ -112,18 +122,20 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
     for index in range(origins):
         if bool(trained[index]):
             names.append("bayes")
+        elif bool(far[index]):
+            names.append("unaided")
         elif bool(peaked[index]):
             names.append("ebi")
         elif bool(scaled[index]):
             names.append("scaled")
         elif bool(still[index]):
-            names.append("measured" if outlook is not None else "uniform")
+            names.append(direct)
         elif bool(on_lattice[index]):
             names.append("lattice")
         elif seen.end is not None and not bool(wild[index]):
             names.append("blurred")
         elif seen.end is None and (classes < FEW_CLASSES or bool(whole[index])):
-            names.append("measured" if outlook is not None else "uniform")
+            names.append(direct)
         else:
             names.append("ebi")
     return _Route(tuple(names), lattice)
@@ -149,7 +161,9 @@ def _posterior(
 ) -> Posterior:
     if route == "bayes":
         return _bayes(bias, steps, mixed_hardness(seen, steps))
-    if route in ("measured", "uniform"):
+    if route == "unaided":
+        return _unaided(bias, steps)
+    if route in ("measured", "wire", "uniform"):
         middle = seen.start if seen.end is None else 0.5 * (seen.start + seen.end)
         inputs = steps.samples * seen.variance * (1 + steps.samples / seen.inputs)
         noise = (inputs + (0.5 * _moved(seen, steps)).square()).sqrt()
@@ -171,6 +185,21 @@ def _bayes(bias: Tensor, steps: Steps, model: Hardness) -> Posterior:
     pushed = -bias * (steps.samples / steps.number)
     first = ebi_counts(bias, torch.full((len(bias),), steps.samples))
     return bayes_counts(pushed, model, steps.samples, first)
+
+
+def _unaided(bias: Tensor, steps: Steps) -> Posterior:
+    """The hardness with most evidence, the same for all classes, and lost probability spread evenly over them."""
+    return reduce(more_likely, (_bayes(bias, steps, equally_hard(h, *bias.shape)) for h in HARDNESSES))
+
+
+def equally_hard(mean: float, origins: int, classes: int) -> Hardness:
+    """A model of which nothing is known but how hard its samples are on average."""
+    each = torch.full((origins, classes), mean, dtype=torch.float64)
+    flow = (1 - torch.eye(classes, dtype=torch.float64)) / max(classes - 1, 1)
+    spread = HARDNESS_SPREAD * each * (1 - each)
+    return Hardness(
+        each, (HARDNESS_DOUBT * each).square(), spread, flow.expand(origins, classes, classes), HARDNESS_SAMPLES
+    )
 
 
 def mixed_hardness(seen: Outlook, steps: Steps) -> Hardness:

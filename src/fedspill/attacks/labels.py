@@ -21,6 +21,7 @@ from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, is_update, read_
 from fedspill.attacks.layer_signals import linear_signals
 from fedspill.attacks.local_changes import Optimizer
 from fedspill.attacks.probe import Outlook, Probe, can_probe
+from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
 from fedspill.data.base import Examples
 from fedspill.defenses.spread import norm_of
 from fedspill.federation.local import gradient
@@ -64,21 +65,38 @@ class Labels(Attack):
         routes: list[str] = [""] * len(layer.of)
         for rows in _chunks(layer):
             steps = Steps.of(layer.schedules[int(rows[0])])
-            outlook = probe.look([messages[layer.of[row]] for row in rows.tolist()]) if probe else None
+            outlook = _outlook(probe, view, [messages[layer.of[row]] for row in rows.tolist()])
             if wire is not None:
-                reading = _through(wire, layer, rows, messages, probe, outlook, view, plain=optimizer.name == "sgd")
-                counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
-                for row, route in zip(rows.tolist(), reading.routes, strict=True):
-                    routes[row] = route
-                continue
-            observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
-            reading = read(observed, steps, outlook, plain=optimizer.name == "sgd")
+                seen = outlook if probe else None
+                reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
+            else:
+                observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
+                reading = read(observed, steps, outlook, plain=optimizer.name == "sgd")
             counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
             for row, route in zip(rows.tolist(), reading.routes, strict=True):
                 routes[row] = route
         notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
         notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
         return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+
+
+def _outlook(probe: Probe | None, view: View, sent: Sequence[Message]) -> Outlook | None:
+    """By the adversary's own data; else by the last layer alone, where the models that clients got were seen."""
+    if probe is not None:
+        return probe.look(sent)
+    weight, bias = str(view.public.get("head_weight")), str(view.public.get("head_bias"))
+    before = {message.round: message.tensors for message in view.get("model")} if view.sees("model") else {}
+    heads = []
+    for message in sent:
+        own = before.get(message.round, {})
+        if any(
+            name not in own or name not in message.tensors or own[name].shape != message.tensors[name].shape
+            for name in (weight, bias)
+        ):
+            return None
+        change = message.tensors[weight], message.tensors[bias]
+        heads.append(HeadChange(own[weight], own[bias], *change, is_change=is_update(message)))
+    return wire_outlook(heads)
 
 
 def _through(
@@ -140,30 +158,10 @@ def expected_scale(
     return sum(left) / len(left)
 
 
-def best_counts(layer: LastLayer, mean_probability: Tensor | None = None) -> Tensor:
-    """Counts (origins, classes) from the last layer alone; mean_probability (origins, classes) where it is known."""
-    return best_reading(layer, mean_probability).counts
-
-
-def best_reading(layer: LastLayer, mean_probability: Tensor | None = None) -> Reading:
-    """The same with its confidence and the routes taken."""
+def best_reading(layer: LastLayer, outlook: Outlook | None = None) -> Reading:
+    """Counts of origins with one schedule from the last layer alone, or with an outlook."""
     assert layer.bias is not None
-    parts: list[Reading] = []
-    order: list[Tensor] = []
-    for rows in _chunks(layer):
-        outlook = None
-        if mean_probability is not None:
-            outlook = Outlook(mean_probability[rows], torch.zeros_like(mean_probability[rows]), 1 << 30)
-        parts.append(read(layer.bias[rows], Steps.of(layer.schedules[int(rows[0])]), outlook))
-        order.append(rows)
-    back = torch.cat(order).argsort()
-    routes = [route for part in parts for route in part.routes]
-    return Reading(
-        torch.cat([part.counts for part in parts])[back],
-        torch.cat([part.sure for part in parts])[back],
-        torch.cat([part.expected for part in parts])[back],
-        tuple(routes[index] for index in back.tolist()),
-    )
+    return read(layer.bias, Steps.of(layer.schedules[0]), outlook)
 
 
 def _chunks(layer: LastLayer) -> Iterator[Tensor]:

@@ -30,6 +30,7 @@ class Outlook:
     end_confusion: Tensor | None = None
     end_second: Tensor | None = None
     per_class: float = 0.0  # labelled inputs
+    reach: Tensor | None = None  # (origins,) size of the logits, where there are no inputs: see wire_outlook.py
 
 
 def models_before(view: View) -> dict[int, nn.Module]:

@@ -1,0 +1,97 @@
+"""What an update alone says: the client's mean features, how the model answers them, and whether it is trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.attacks.decode import Steps
+from fedspill.attacks.label_rule import read
+from fedspill.attacks.llbg import llbg_counts
+from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
+from fedspill.federation.schedule import Schedule
+from fedspill.metrics.labels import overlap
+
+CLASSES, FEATURES, SAMPLES = 10, 32, 96
+
+
+def gradient_of(weight: Tensor, bias: Tensor, features: Tensor, labels: Tensor) -> HeadChange:
+    error = (features @ weight.T + bias).softmax(1) - nn.functional.one_hot(labels, CLASSES)
+    size = len(labels)
+    return HeadChange(weight, bias, error.T @ features / size, error.mean(0), is_change=False)
+
+
+def layer(scale: float) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(3)
+    return scale * torch.randn(CLASSES, FEATURES, generator=rng).double(), torch.zeros(CLASSES).double()
+
+
+def labels_of(seed: int, *, even: bool) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    shares = torch.ones(CLASSES) if even else torch.tensor([8.0, 4.0] + [0.5] * (CLASSES - 2))
+    return torch.multinomial(shares, SAMPLES, replacement=True, generator=rng)
+
+
+def test_features_that_are_all_alike_are_read_exactly() -> None:
+    weight, bias = layer(0.1)
+    features = torch.linspace(0, 1, FEATURES).double()
+    head = gradient_of(weight, bias, features.expand(SAMPLES, -1), labels_of(0, even=False))
+    seen = wire_outlook([head])
+    assert seen is not None
+    assert torch.allclose(seen.start[0], (weight @ features + bias).softmax(0))
+    assert seen.end is None, "after a gradient there is no other model"
+    changed = HeadChange(weight, bias, -0.1 * head.weight_sent, -0.1 * head.bias_sent, is_change=True)
+    after = wire_outlook([changed])
+    assert after is not None
+    assert after.end is not None
+    logits = (weight + changed.weight_sent) @ features + bias + changed.bias_sent
+    assert torch.allclose(after.end[0], logits.softmax(0))
+
+
+def test_a_bias_that_did_not_move_says_nothing() -> None:
+    weight, bias = layer(0.1)
+    still = HeadChange(weight, bias, torch.ones(CLASSES, FEATURES), torch.zeros(CLASSES), is_change=True)
+    assert wire_outlook([still]) is None
+    broken = HeadChange(weight, bias, torch.ones(CLASSES, FEATURES), torch.full((CLASSES,), torch.nan), is_change=True)
+    assert wire_outlook([broken]) is None
+
+
+def test_uneven_answers_of_a_fresh_model_are_taken_into_account() -> None:
+    """A model that favours some classes whatever it is shown: even probabilities, as LLBG has them, are wrong."""
+    weight, _ = layer(0.02)
+    bias = torch.linspace(-1, 1, CLASSES).double()
+    rng = torch.Generator().manual_seed(5)
+    features = (1 + 0.1 * torch.randn(SAMPLES, FEATURES, generator=rng)).double()
+    labels = labels_of(1, even=False)
+    head = gradient_of(weight, bias, features, labels)
+    steps = Steps.of(Schedule(SAMPLES, SAMPLES))
+    reading = read(head.bias_sent[None], steps, wire_outlook([head]))
+    real = torch.bincount(labels, minlength=CLASSES)[None]
+    size = torch.tensor([SAMPLES])
+    blind = llbg_counts(head.bias_sent[None], size, size, torch.zeros(1, CLASSES, dtype=torch.float64))
+    assert reading.routes == ("wire",)
+    assert float(overlap(reading.counts, real)) > 0.97 > float(overlap(blind, real))
+    assert float(reading.expected) > 0.9
+
+
+def test_a_trained_model_is_known_by_its_reach_and_read_with_doubt() -> None:
+    """Nearly every sample is classified right: what is left of the gradient is of a few, and tells counts in part."""
+    weight, bias = layer(1.0)
+    rng = torch.Generator().manual_seed(6)
+    success, stated, greedy = [], [], []
+    for seed in range(12):
+        labels = labels_of(seed, even=seed % 2 == 0)
+        features = 0.3 * weight[labels] + 0.8 * torch.randn(SAMPLES, FEATURES, generator=rng).double()
+        head = gradient_of(weight, bias, features, labels)
+        seen = wire_outlook([head])
+        reading = read(head.bias_sent[None], Steps.of(Schedule(SAMPLES, SAMPLES)), seen)
+        assert reading.routes == ("unaided",)
+        real = torch.bincount(labels, minlength=CLASSES)[None]
+        success.append(float(overlap(reading.counts, real)))
+        stated.append(float(reading.expected))
+        size = torch.tensor([SAMPLES])
+        blind = llbg_counts(head.bias_sent[None], size, size, torch.zeros(1, CLASSES, dtype=torch.float64))
+        greedy.append(float(overlap(blind, real)))
+    mean, claimed = sum(success) / len(success), sum(stated) / len(stated)
+    assert mean > sum(greedy) / len(greedy) + 0.02
+    assert abs(mean - claimed) < 0.12
