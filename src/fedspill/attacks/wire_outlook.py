@@ -73,5 +73,5 @@ def _reach(head: HeadChange) -> Tensor:
     Features of either sign cancel out in the mean of them, but not in the size of the weight's change.
     """
     rows = head.weight.double().flatten(1)
-    features = head.weight_sent.double().norm() / head.bias_sent.double().norm()
-    return (rows - rows.mean(0)).norm() / len(rows) ** 0.5 * features
+    features = torch.linalg.vector_norm(head.weight_sent.double()) / torch.linalg.vector_norm(head.bias_sent.double())
+    return torch.linalg.vector_norm(rows - rows.mean(0)) / len(rows) ** 0.5 * features
