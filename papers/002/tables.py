@@ -158,9 +158,14 @@ def row(cell: Mapping[str, Any], by: By, metric: str, score: Score, printed: flo
     return Row(cell, by, metric, printed, value, low, high, score.n, chance, judged, note)
 
 
-def not_here(run: Run, model: str) -> str:
-    dear = model in ("resnet18", "fer2013", "ham10000")
-    return "Hours on a CPU: run with --scale full --device cuda." if run.scale == "quick" and dear else ""
+def available(model: str, data: str, run: Run) -> tuple[Dataset | None, str]:
+    """The data of a model, or the reason why it is not run: not there, or too much for two cores."""
+    dataset, why_not = load(data, run)
+    if run.scale == "quick" and model in ("resnet18", "fer2013", "ham10000"):
+        return None, "Hours on a CPU: run with --scale full --device cuda."
+    if run.scale == "quick" and model == "lenet5":
+        return None, "Full scale."
+    return dataset, why_not
 
 
 @dataclass(frozen=True)
@@ -174,11 +179,8 @@ class Sniffing(Table):
     def rows(self, run: Run) -> Iterator[Row]:
         printed = published(self.paper, "III")
         for model, (data, name, options) in MODELS.items():
-            dataset, why_not = load(data, run)
-            why_not = (
-                why_not or not_here(run, model) or ("Full scale." if run.scale == "quick" and model == "lenet5" else "")
-            )
-            if dataset is None or why_not:
+            dataset, why_not = available(model, data, run)
+            if dataset is None:
                 yield not_runnable({"model": model}, "paper", "success, percent", printed[model], why_not)
                 continue
             watched = 100 if run.scale == "full" else {"mlp": 30, "cnn": 10}[model]
@@ -265,11 +267,8 @@ class Quantity(Table):
     def rows(self, run: Run) -> Iterator[Row]:
         printed = published(self.paper, "IV")
         for model, (data, name, options) in MODELS.items():
-            dataset, why_not = load(data, run)
-            why_not = (
-                why_not or not_here(run, model) or ("Full scale." if run.scale == "quick" and model == "lenet5" else "")
-            )
-            if dataset is None or why_not:
+            dataset, why_not = available(model, data, run)
+            if dataset is None:
                 yield not_runnable({"model": model}, "paper", "within 1, percent", printed[model], why_not)
                 continue
             for stage in STAGES[model]:
