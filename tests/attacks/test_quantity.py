@@ -6,6 +6,7 @@ import pytest
 import torch
 from watched import guess
 
+from fedspill.attacks import quantity_inference
 from fedspill.attacks.quantity_inference import joint_counts, published_counts, regressed_counts
 from fedspill.attacks.round_sums import LabelsPerClient
 from fedspill.errors import NotApplicable, Unfit
@@ -21,6 +22,15 @@ def test_ours_counts_within_one(solver: str) -> None:
     assert WithinOne().score(found, trace.truth()).value > 0.95
     score = QuantityError().score(found, trace.truth())
     assert score.value < 0.6 * score.chance
+
+
+def test_the_route_follows_what_is_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single-label trainings are believed while the model is untrained and they explain what was added."""
+    assert "joint fit" in guess("quantity-inference", rehearsals=40)[0].notes[0]
+    for limit, out_of_reach in (("EXPLAINED", 1.01), ("UNTRAINED", 0.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(quantity_inference, limit, out_of_reach)
+            assert "regression" in guess("quantity-inference", rehearsals=40)[0].notes[0], limit
 
 
 def test_algorithm_2_runs_with_and_without_filters() -> None:

@@ -61,7 +61,7 @@ def test_uneven_answers_of_a_fresh_model_are_taken_into_account() -> None:
     weight, _ = layer(0.02)
     bias = torch.linspace(-1, 1, CLASSES).double()
     rng = torch.Generator().manual_seed(5)
-    features = (1 + 0.1 * torch.randn(SAMPLES, FEATURES, generator=rng)).double()
+    features = (1 + 0.5 * torch.randn(SAMPLES, FEATURES, generator=rng)).double()
     labels = labels_of(1, even=False)
     head = gradient_of(weight, bias, features, labels)
     steps = Steps.of(Schedule(SAMPLES, SAMPLES))
@@ -70,6 +70,10 @@ def test_uneven_answers_of_a_fresh_model_are_taken_into_account() -> None:
     size = torch.tensor([SAMPLES])
     blind = llbg_counts(head.bias_sent[None], size, size, torch.zeros(1, CLASSES, dtype=torch.float64))
     assert reading.routes == ("wire",)
+    seen = wire_outlook([head])
+    assert seen is not None
+    between = (features @ weight.T + bias).softmax(1).var(0)
+    assert float((seen.variance[0] / between).log10().abs().max()) < 2, "how far samples differ is known roughly"
     assert float(overlap(reading.counts, real)) > 0.97 > float(overlap(blind, real))
     assert float(reading.expected) > 0.9
 

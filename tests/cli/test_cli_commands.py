@@ -352,6 +352,7 @@ def test_a_table_without_its_data_says_so_row_by_row(run: Run, tmp_path: Path) -
         (0.90, 0.80, 1.0, 99.6, "reproduced"),
         (0.90, 0.88, 0.92, 80.0, "exceeded"),
         (0.90, 0.88, 0.92, None, "not runnable"),
+        (0.50, 0.0, 1.0, 99.6, "not runnable"),  # an interval that holds everything reproduces nothing
     ],
 )
 def test_a_verdict_needs_tolerance_or_interval(
