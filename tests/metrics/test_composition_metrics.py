@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedspill.evidence import Curve
 from fedspill.guesses import ClassQuantities, Groups, Presence, Proportions
 from fedspill.metrics.groups import ExactGroups, LargestGroup, RankCorrelation, correlation_interval
 from fedspill.metrics.presence import BalancedPresence, PresenceSuccess
@@ -111,3 +112,15 @@ def test_federations_are_pooled_and_few_labels_say_nothing() -> None:
     one, four = correlation_interval(values[:1], labels[:1]), correlation_interval(values, labels)
     assert four[1] - four[0] < 0.7 * (one[1] - one[0])
     assert correlation_interval(torch.tensor([1.0]), torch.tensor([3])) == (-1.0, 1.0)
+
+
+def test_what_is_left_unexplained_is_shown_by_round() -> None:
+    origins = [Origin(number, f"client:{index}") for number in (4, 2) for index in range(2)]
+    shares = torch.full((4, 2), 0.5, dtype=torch.float64)
+    left = torch.tensor([0.8, 0.6, 0.1, 0.3])
+    told = torch.ones(4, dtype=torch.bool)
+    guess = Proportions(origins, shares, shares == 0, torch.ones(4), told, unexplained=left)
+    truth = Truth({(origin, "label_counts"): torch.tensor([1, 1]) for origin in origins})
+    (curve,) = [shown for shown in CompositionL1().evidence(guess, truth, private=False) if isinstance(shown, Curve)]
+    assert curve.x == [2.0, 4.0]
+    assert curve.y == pytest.approx([0.2, 0.7])

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedspill.evidence import Curve
 from fedspill.guesses import LabelCounts
 from fedspill.metrics.labels import LabelCountError, LabelSuccess, baselines, overlap
 from fedspill.trace import Origin, Truth
@@ -161,3 +163,17 @@ def test_every_score_has_its_n_its_interval_and_its_chance() -> None:
             assert score.n == number
             assert -math.inf < score.low <= score.value <= score.high < math.inf
             assert math.isfinite(score.chance)
+
+
+def test_what_an_attack_stated_is_shown_against_what_it_had() -> None:
+    """Ten batches in five groups, the least confident first, whatever order they came in."""
+    right = [10, 0, 8, 2, 6, 4, 4, 6, 2, 8]
+    guess, truth = case([[n, 10 - n] for n in right], [[10, 0]] * 10)
+    guess = replace(guess, confidence=torch.tensor(right) / 10)
+    (curve,) = [shown for shown in LabelSuccess().evidence(guess, truth, private=False) if isinstance(shown, Curve)]
+    assert curve.title == "Confidence against success"
+    assert curve.x == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    assert curve.y == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
+    few, same = case([[1, 9]] * 9, [[10, 0]] * 9)
+    few = replace(few, confidence=torch.ones(9))
+    assert not any(isinstance(shown, Curve) for shown in LabelSuccess().evidence(few, same, private=False))
