@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 import pytest
+import torch
 from audit_kit import (
     HEAD,
     attack_code,
@@ -28,7 +29,8 @@ from audit_kit import (
     write_plan,
 )
 
-from fedspill.audit.bench import Target
+from fedspill.audit.bench import Bench, Target
+from fedspill.audit.deployment import Deployment
 from fedspill.audit.jobs import Job
 from fedspill.audit.plan import Plan, check_plan
 from fedspill.audit.recorded import recorded_plan
@@ -180,6 +182,16 @@ def test_a_recording_is_a_target_too(
     (tmp_path / "broken" / "trace.json").write_text("{}")
     ended = here("audit", "--trace", "broken", "--out", "nothing", monkeypatch=monkeypatch, capsys=capsys)
     assert ended.code == 4
+
+
+def test_a_recording_of_our_own_has_its_clients_again(audited: Audited, tmp_path: Path) -> None:
+    """What recovered inputs are held against: made anew by the plan in the recording, whatever plan audits it."""
+    trace = next((audited[0] / "traces").iterdir())
+    other = Target(tiny(federation={"clients": 2, "rounds": 1}), tmp_path, "", trace=trace, explicit_plan=False)
+    again = Bench(other).clients(0)
+    clients = Deployment.of(tiny()).shares.clients
+    assert len(again) == len(clients) == 4
+    assert all(torch.equal(one.x, two.x) for one, two in zip(again, clients, strict=True))
 
 
 def test_a_recording_chooses_neither_attacks_nor_code() -> None:
