@@ -5,6 +5,7 @@ many rounds it takes was measured on a GPU with `papers/001/run_full.py 5` (MNIS
 after 4,000 and 24.2 dB after 8,000. With --live it is run here instead, on fewer samples, until it is as good.
 
     python benchmarks/cafe.py --data-dir DATA [--samples 800 --batch 40] [--live]
+    python benchmarks/cafe.py --data-dir DATA --growth 100 200 400
 """
 
 from __future__ import annotations
@@ -14,17 +15,41 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
-from fedspill.attacks.cafe.invert import Effort
-from fedspill.attacks.cafe_exact import recover
+from fedspill.attacks.cafe.first_layer import first_layer
+from fedspill.attacks.cafe.invert import Effort, invert
+from fedspill.attacks.cafe_exact import all_layers, recover
+from fedspill.data.base import Dataset
 from fedspill.federation.local import gradient
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 from fedspill.seeds import generator
 
 ON_A_GPU = {4000: 11.96, 8000: 24.20}  # rounds of Algorithm 4 and the PSNR of tiles it had reached
+
+
+def growth(tables: ModuleType, dataset: Dataset, run: Run, sizes: list[int]) -> None:
+    """CPU seconds of Steps I and II, by intersection and by Cholesky, and of 20 evaluations of Step III, by N."""
+    for samples in sizes:
+        seconds = {}
+        for route, rounds in (("anti-twins", 3 * samples // 20), ("random", samples + 20)):
+            setup = tables.Setup("mnist", samples=samples, batch=20, rounds=rounds, batches=route, whole=60)
+            seen, _ = tables.observed(dataset, setup, run)
+            began = time.process_time()
+            layers, _ = all_layers(seen, generator(run.seed, "attack"), first_layer)
+            seconds[route] = time.process_time() - began
+        tower, layer = seen.nets(0).tower(0), layers[0]
+        start = torch.full((samples, 1, 14, 14), 0.5)
+        began = time.process_time()
+        found = invert(tower.front, layer.h, torch.zeros(samples), (1, 14, 14), Effort(plain=20, again=()),
+                       generator(run.seed, "attack"), start)  # fmt: skip
+        third = time.process_time() - began
+        chosen, random = seconds["anti-twins"], seconds["random"]
+        print(f"N = {samples}: I and II {chosen:.2f} CPU s chosen, {random:.2f} random; III, one "
+              f"party, {third:.2f} CPU s for {found.evaluations} evaluations", flush=True)  # fmt: skip
 
 
 def main() -> None:
@@ -35,6 +60,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=6, help="of Step III, for a result like that of the descent")
     parser.add_argument("--rounds", type=int, default=4, help="of the descent that are timed")
     parser.add_argument("--live", action="store_true", help="run the descent until it is as good, or 8,000 rounds")
+    parser.add_argument("--growth", type=int, nargs="+", help="time the steps at these numbers of samples instead")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     tables = paper_tables("001")
@@ -42,6 +68,9 @@ def main() -> None:
     dataset, why_not = tables.load("mnist", run)
     if dataset is None:
         sys.exit(why_not)
+    if asked.growth:
+        growth(tables, dataset, run, asked.growth)
+        return
     setup = tables.Setup("mnist", samples=asked.samples, batch=asked.batch, rounds=3 * -(-asked.samples // asked.batch))
     seen, examples = tables.observed(dataset, setup, run)
     ours = []

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedspill.attacks.cafe.graphs import recorded
 from fedspill.attacks.cafe.invert import Effort
 from fedspill.attacks.cafe.observed import Observed, observe
 from fedspill.attacks.cafe.published import STEPS, Constants, Published
-from fedspill.attacks.cafe.unsort import undo_fakes
-from fedspill.attacks.cafe_exact import Recovered, recover, recover_moving, vouched
+from fedspill.attacks.cafe_exact import Recovered, recover, recover_faked, recover_moving, vouched
 from fedspill.attacks.inversion.gradients import gradients_of
 from fedspill.attacks.inversion.recipes import dlg, grad_inversion, inverting_gradients, sapag
 from fedspill.attacks.inversion.search import Recipe, one_hot, reconstruct
@@ -32,6 +32,7 @@ from fedspill.data.yale import Yale
 from fedspill.defenses.base import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
+from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.defenses.quantization import Quantization
 from fedspill.errors import DataMissing
@@ -179,8 +180,11 @@ def attacked(dataset: Dataset, setup: Setup, run: Run) -> Outcome:
     _wait(run.device)
     began = time.perf_counter()
     if setup.knows_fakes:
-        seen = undo_fakes(seen, setup.knows_fakes, rng)
-    found = recover(seen, setup.effort, rng) if seen.static else recover_moving(seen, setup.effort, rng, passes=6)
+        found = recover_faked(seen, setup.effort, rng, setup.knows_fakes)
+    elif seen.static:
+        found = recover(seen, setup.effort, rng)
+    else:
+        found = recover_moving(seen, setup.effort, rng, passes=6)
     _wait(run.device)
     seconds = time.perf_counter() - began
     return outcome(found, examples, setup, seconds)
@@ -247,10 +251,10 @@ class StateOfTheArt(Table):
             yield not_runnable({"data": "linnaeus5", "by": method}, "paper", METRIC, figure, LINNAEUS)
 
 
-def matching(name: str, figures: Mapping[str, float], run: Run) -> Iterator[Row]:
+def matching(name: str, figures: Mapping[str, float], run: Run, steps: int = 1000) -> Iterator[Row]:
     """The five competitors on one batch, with all gradients of the joint model and the true labels at hand."""
     dataset, why_not = load(name, run)
-    steps = 1000 if run.scale == "full" else 20
+    steps = steps if run.scale == "full" else 20
     for method in ("dlg", "cosine", "sapag", "bn", "gc"):
         cell = {"data": name, "by": method}
         if dataset is None:
@@ -353,22 +357,14 @@ class Descent:
 
 
 def _recorded(work: Callable[[], None], device: str, kept: Sequence[Tensor]) -> Callable[[], None]:
-    """On a GPU the work as one graph, which saves the launch of a thousand small kernels."""
+    """On a GPU the work as one graph; what recording it did to the tensors it changes is undone."""
     if not device.startswith("cuda"):
         return work
     before = [tensor.clone() for tensor in kept]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    play = recorded(work)
     for tensor, value in zip(kept, before, strict=True):
         tensor.copy_(value)
-    return graph.replay
+    return play
 
 
 def descents(
@@ -474,14 +470,13 @@ class WhileTraining(Table):
 
     def rows(self, run: Run) -> Iterator[Row]:
         printed = published(self.paper, "7")
-        quick = Effort(again=(), plain=30)
         for name in ("mnist", "fashion-mnist", "cifar10"):
             for optimizer, lr in (
                 ("sgd", 1e-4), ("sgd", 5e-4), ("sgd", 1e-3), ("sgd", 1e-2), ("sgd", 1e-1),
                 ("adam", 1e-6), ("adam", 1e-5), ("adam", 1e-4),
             ):  # fmt: skip
                 training = LocalTraining(optimizer=optimizer, lr=lr)  # type: ignore[arg-type]
-                setup = Setup(name, samples=200, batch=20, rounds=30, training=training, effort=quick)
+                setup = Setup(name, samples=200, batch=20, rounds=30, training=training, effort=Effort(again=()))
                 figure = printed.get(name, {}).get(f"{lr:g}")
                 yield from ours({"optimizer": optimizer, "lr": lr}, setup, figure, run)
 
@@ -516,30 +511,46 @@ class Defenses(Table):
 
     def rows(self, run: Run) -> Iterator[Row]:
         printed = published(self.paper, "defenses")
-        quick = Effort(again=(), plain=40)
-        tried: dict[str, tuple[Defense, ...]] = {
-            "none": (),
-            "fp16": (Quantization(type="fp16"),),
-            "bf16": (Quantization(type="bf16"),),
-            "int8": (Quantization(type="int8"),),
-            "top 10 %": (Compression(drop=0.9),),
-            "noise 1e-5": (ClipNoise(clip=None, sigma=1e-5),),
-            "noise 1e-4": (ClipNoise(clip=None, sigma=1e-4),),
-            "noise 1e-3": (ClipNoise(clip=None, sigma=1e-3),),
-            "clip 0.01, noise 1e-3": (ClipNoise(clip=0.01, sigma=1e-3),),
-            "fake, ranks": (FakeGradients(),),
-            "fake, clamped": (FakeGradients(reading="clamped"),),
-        }
-        for label, defenses in tried.items():
+        for label, defenses in ALTERATIONS.items():
             for rounds in ("chosen", "random"):
-                setup = Setup("fashion-mnist", samples=200, batch=20, rounds=30, defenses=defenses, effort=quick)
-                if rounds == "random":
-                    setup = replace(setup, batches="random", rounds=400, whole=400)
-                yield from ours({"defense": label, "rounds": rounds}, setup, printed.get(label), run)
-        for label in ("fake, ranks", "fake, clamped"):
-            setup = Setup("fashion-mnist", samples=200, batch=20, rounds=30, defenses=tried[label], effort=quick)
-            cell = {"defense": label, "rounds": "chosen", "attacker": "knows"}
-            yield from ours(cell, replace(setup, knows_fakes=400), None, run)
+                yield from ours({"defense": label, "rounds": rounds}, altered(defenses, rounds), None, run)
+        for label, defenses in FAKES.items():
+            setup = altered(defenses, "chosen")
+            cell = {"defense": label, "rounds": "chosen"}
+            yield from ours({**cell, "attacker": "does not know"}, setup, printed.get(label), run)
+            yield from ours({**cell, "attacker": "knows"}, replace(setup, knows_fakes=600), None, run)
+
+
+ALTERATIONS: dict[str, tuple[Defense, ...]] = {
+    "none": (),
+    "fp16": (Quantization(type="fp16"),),
+    "bf16": (Quantization(type="bf16"),),
+    "int8": (Quantization(type="int8"),),
+    "top 10 %": (Compression(drop=0.9),),
+    "noise 1e-5": (ClipNoise(clip=None, sigma=1e-5),),
+    "noise 1e-4": (ClipNoise(clip=None, sigma=1e-4),),
+    "noise 1e-3": (ClipNoise(clip=None, sigma=1e-3),),
+    "clip 0.01": (ClipNoise(clip=0.01, sigma=0.0),),
+    "dp-sgd 0.01, clip alone": (DpSgd(clip=0.01, noise_multiplier=0.0, sampling="shuffle"),),
+    "dp-sgd 0.01, noise 0.001": (DpSgd(clip=0.01, noise_multiplier=1e-3, sampling="shuffle"),),
+    "dp-sgd 0.01, noise 0.01": (DpSgd(clip=0.01, noise_multiplier=1e-2, sampling="shuffle"),),
+    "dp-sgd 0.01, noise 0.1": (DpSgd(clip=0.01, noise_multiplier=0.1, sampling="shuffle"),),
+}
+FAKES: dict[str, tuple[Defense, ...]] = {
+    "fake, ranks": (FakeGradients(candidates=1),),
+    "fake, clamped": (FakeGradients(reading="clamped", candidates=1),),
+    "noise 1e-5, then fake": (ClipNoise(clip=None, sigma=1e-5), FakeGradients(candidates=1)),
+    "noise 1e-4, then fake": (ClipNoise(clip=None, sigma=1e-4), FakeGradients(candidates=1)),
+    "noise 3e-4, then fake": (ClipNoise(clip=None, sigma=3e-4), FakeGradients(candidates=1)),
+    "top 10 %, then fake": (Compression(drop=0.9), FakeGradients(candidates=1)),
+}
+
+
+def altered(defenses: tuple[Defense, ...], rounds: str) -> Setup:
+    setup = Setup(
+        "fashion-mnist", samples=200, batch=20, rounds=30, defenses=defenses, effort=Effort(again=(), plain=40)
+    )
+    return setup if rounds == "chosen" else replace(setup, batches="random", rounds=400, whole=400)
 
 
 @dataclass(frozen=True)
@@ -554,12 +565,8 @@ class FakeTraining(Table):
         rounds = 2000 if run.scale == "full" else 20
         for name in ("mnist", "cifar10"):
             dataset, why_not = load(name, run)
-            for label, defenses in {
-                "true": (),
-                "fake, ranks": (FakeGradients(candidates=1),),
-                "fake, ranks, as printed": (FakeGradients(candidates=1, scaled=False),),
-                "fake, clamped": (FakeGradients(reading="clamped", candidates=1),),
-            }.items():
+            as_printed = (FakeGradients(candidates=1, scaled=False),)
+            for label, defenses in {"true": (), "fake, ranks, as printed": as_printed, **FAKES}.items():
                 cell = {"data": name, "gradients": label}
                 if dataset is None:
                     yield not_runnable(cell, "baseline", "test accuracy, percent", None, why_not)

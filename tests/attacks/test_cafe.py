@@ -6,7 +6,7 @@ import pytest
 import torch
 from spine import attempt
 from torch import Tensor
-from vertical_kit import SAMPLES, digits, federate, network, plain, server_view
+from vertical_kit import BATCH, SAMPLES, digits, federate, network, plain, server_view
 
 from fedspill.attacks.cafe.first_layer import first_layer
 from fedspill.attacks.cafe.invert import Effort
@@ -14,10 +14,12 @@ from fedspill.attacks.cafe.lbfgs import minimise
 from fedspill.attacks.cafe.linear import Products, separate_sums
 from fedspill.attacks.cafe.observed import observe
 from fedspill.attacks.cafe.published import Published
+from fedspill.attacks.cafe.ranges import _leading
 from fedspill.attacks.cafe.unsort import reordered
 from fedspill.attacks.cafe_exact import Cafe, recover, recover_moving
 from fedspill.attacks.cafe_paper import CafePaper
 from fedspill.data.base import Examples
+from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.errors import FedspillError, NotApplicable, Unfit
 from fedspill.federation.batches import circulant, membership, plan_batches
@@ -121,6 +123,16 @@ def test_products_are_taken_apart_with_more_samples_than_outputs_and_batches_lar
     assert (Products(used, v, noisy).solve_noisy().values - h).norm() <= 1.01 * plain_error
 
 
+def test_the_leading_direction_is_that_of_a_whole_decomposition_also_where_rounding_exceeds_one() -> None:
+    vectors = torch.linalg.qr(torch.randn(5, 12, 12, generator=rng(), dtype=torch.float64))[0]
+    values = torch.linspace(0, 0.9, 12, dtype=torch.float64).repeat(5, 1)
+    values[:, -1] = 1 - torch.tensor([0, 1e-13, 1e-6, 1e-3, -1e-9], dtype=torch.float64)  # the last is above one
+    values[1, -2] = 1 - 1e-4
+    found, gap = _leading(vectors @ torch.diag_embed(values) @ vectors.transpose(1, 2))
+    assert bool(((found * vectors[:, :, -1]).sum(1).abs() > 1 - 1e-9).all())
+    torch.testing.assert_close(gap, values[:, -1] - values[:, -2], atol=1e-6, rtol=1e-2)
+
+
 def test_batches_wider_than_the_layer_need_as_many_rounds_as_samples_and_say_so() -> None:
     def narrow() -> VerticalNet:
         return network(widths=(4, 8, 10))
@@ -216,7 +228,7 @@ def test_compensation_is_kept_only_while_the_systems_close_better() -> None:
     for lr in (1e-3, 3.0):
         trace, _, _ = federate(build(), static=False, lr=lr, rounds=12)
         observed = observe(server_view(trace, build))
-        before = recover(observed, QUICK, rng(), place=len(observed.rounds) // 2)
+        before = recover_moving(observed, QUICK, rng(), passes=0)
         after = recover_moving(observed, QUICK, rng(), passes=3)
         assert after.residual <= before.residual
         if lr == 1e-3:
@@ -343,6 +355,35 @@ def test_those_who_see_no_indices_are_told_what_they_lack_and_an_empty_trace_doe
             Cafe()(server_view(MemoryTrace.of(messages, {"classes": 10})), seed=1)
     with pytest.raises(NotApplicable, match="not of the architecture"):
         Cafe()(server_view(trace, lambda: network(parties=1)), seed=1)
+
+
+def test_a_model_that_moves_costs_little_since_every_round_may_have_its_own_v() -> None:
+    """Turning ReLUs change v at once; features change a little, and that is taken out again."""
+    for lr, passes in ((0.01, 0), (0.01, 4)):
+        trace, _, _ = federate(static=False, lr=lr, rounds=12)
+        found = recover_moving(observe(server_view(trace)), Effort(decoder=200, again=()), rng(), passes)
+        assert all(layer.route.startswith("column spaces, every round") for layer in found.layers)
+        assert float((found.labels == digits().y).double().mean()) > 0.9
+        assert psnr(found.x, digits()).median() > (30 if passes == 0 else 50)
+
+
+def test_dp_sgd_in_a_vertical_federation_clips_what_a_sample_does_to_each_tower() -> None:
+    net, clip = network(), 1e-3
+    trace, made, _ = federate(net, rounds=1, defenses=(DpSgd(clip=clip, noise_multiplier=0.0, sampling="shuffle"),))
+    expected: dict[str, Tensor] = {}
+    for index in made.batches[0].tolist():
+        one = gradient(net, digits().take(torch.tensor([index])))
+        for party in range(4):
+            own = {name: t for name, t in one.items() if name.startswith(f"towers.{party}.")}
+            norm = sum(float(t.square().sum()) for t in own.values()) ** 0.5
+            for name, t in own.items():
+                expected[name] = expected.get(name, torch.zeros_like(t)) + t * min(1.0, clip / max(norm, 1e-12)) / BATCH
+    for message in trace.messages("gradient"):
+        for name, tensor in message.tensors.items():
+            torch.testing.assert_close(tensor, expected[name], atol=1e-7, rtol=1e-4)
+    whole_trace, _, _ = federate(net, defenses=(DpSgd(clip=clip, noise_multiplier=0.0, sampling="shuffle"),))
+    _, labels, _ = whole(Cafe(tries=0)(server_view(whole_trace), seed=1), whole_trace)
+    assert float((labels == digits().y).double().mean()) > 0.9, "clipping alone hides no label"
 
 
 def test_a_moving_model_needs_no_more_than_plain_options() -> None:

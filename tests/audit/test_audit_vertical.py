@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fedspill.audit.bench import AS_DEPLOYED, Bench, Target
 from fedspill.audit.controls import run_control
 from fedspill.audit.deployment import Deployment
 from fedspill.audit.matrix import adversaries_of, pairs_of
@@ -82,3 +83,11 @@ def test_a_model_without_towers_and_more_samples_than_there_are_are_refused() ->
         Deployment.of(plan(model={"name": "mlp"}))
     with pytest.raises(UsageError, match="90000 samples were asked for"):
         Deployment.of(plan(federation={**VERTICAL["federation"], "samples": 90_000}))
+
+
+def test_no_budget_is_claimed_where_the_server_names_the_batches(tmp_path: Path) -> None:
+    """DP-SGD's accountant counts on who samples; here it is the adversary."""
+    defended = plan(defenses=[{"name": "dp-sgd", "noise_multiplier": 1.0}])
+    outcome = Bench(Target(defended, tmp_path, "")).record(AS_DEPLOYED, defended.seed)
+    assert outcome["status"] == "ok"
+    assert outcome["epsilon"] is None

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from fedspill.attacks.base import Attack
-from fedspill.attacks.cafe.first_layer import FirstLayer, empty, first_layer
+from fedspill.attacks.cafe.first_layer import COLUMNS, FirstLayer, empty, first_layer, moving_layer
 from fedspill.attacks.cafe.invert import Effort, invert
 from fedspill.attacks.cafe.moving import as_if_still
-from fedspill.attacks.cafe.observed import NEEDED, Observed, observe, origins
+from fedspill.attacks.cafe.observed import NEEDED, Heard, Observed, observe, origins
 from fedspill.attacks.cafe.prediction import nearest_labels, settled
 from fedspill.attacks.cafe.unsort import undo_fakes
 from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.errors import NotApplicable
 from fedspill.guesses import Inputs
-from fedspill.models.vertical import Tower
+from fedspill.models.vertical import Tower, VerticalNet
 from fedspill.threat import needs
 from fedspill.trace import View
 
-_DIVERGED = 1.3  # times the best residual
+# Steps I and II of one party.
+Step: TypeAlias = Callable[[Heard, Observed, torch.Generator], FirstLayer]
+
+_WORTH = 0.9  # of the best residual: a pass that brings less is the last
 _CLOSED = 1e-5  # residual of Step II that rounding of float32 gradients explains
 CERTIFIED = 3e-3  # relative error of the features up to which a sample is vouched for
 
@@ -81,8 +84,8 @@ class Cafe(Attack):
         with torch.backends.cudnn.flags(allow_tf32=False):  # on a GPU, 19 bits would end at 81 dB
             observed = observe(view, self.device)
             if self.unsort and is_faked(view):
-                observed = undo_fakes(observed, self.unsort, rng)
-            if observed.static:
+                found = recover_faked(observed, effort, rng, self.unsort)
+            elif observed.static:
                 found = recover(observed, effort, rng)
             else:
                 found = recover_moving(observed, effort, rng, self.passes)
@@ -94,15 +97,59 @@ def is_faked(view: View) -> bool:
     return view.has("defense") and any(isinstance(defense, FakeGradients) for defense in view.knows("defense"))
 
 
-def recover(observed: Observed, effort: Effort, rng: torch.Generator, place: int = 0) -> Recovered:
-    """Steps I to III for a model that stands still, or as if that of round `place` did."""
+def recover(observed: Observed, effort: Effort, rng: torch.Generator) -> Recovered:
+    """Steps I to III for a model that stands still."""
+    net = observed.nets(0)
+    layers, notes = all_layers(observed, rng, first_layer)
+    return inverted(observed, net, settled(observed, net, layers), notes, effort, rng)
+
+
+def recover_moving(observed: Observed, effort: Effort, rng: torch.Generator, passes: int) -> Recovered:
+    """Steps I to III for a model that is trained meanwhile; of all passes the one whose systems close best."""
+    place = len(observed.rounds) // 2
     net = observed.nets(place)
-    layers, notes = all_layers(observed, rng)
-    layers = settled(observed, net, layers)
+    step: Step = moving_layer
+    try:
+        layers, notes = all_layers(observed, rng, step)
+    except NotApplicable:
+        step = first_layer
+        layers, notes = all_layers(observed, rng, step)
+    best = last = inverted(observed, net, layers, notes, effort, rng)
+    for number in range(passes):
+        still = as_if_still(observed, place, last.x, last.labels, features_only=step is moving_layer)
+        layers, notes = all_layers(still, rng, step)
+        last = inverted(still, net, layers, notes, effort, rng, start=best.x)
+        if last.residual < best.residual:
+            note = f"moving model: {number + 1} passes of compensation, residual {last.residual:.1e}"
+            enough = last.residual > _WORTH * best.residual
+            best = replace(last, notes=(*last.notes, note))
+            if enough:
+                break
+        else:
+            break
+    return best
+
+
+def recover_faked(observed: Observed, effort: Effort, rng: torch.Generator, iterations: int) -> Recovered:
+    """Steps I to III where parties send fake gradients; what is undone of them has its own scale in every round."""
+    return recover_moving(undo_fakes(observed, iterations, rng), effort, rng, passes=0 if observed.static else 3)
+
+
+def inverted(
+    observed: Observed,
+    net: VerticalNet,
+    layers: Sequence[FirstLayer],
+    notes: Sequence[str],
+    effort: Effort,
+    rng: torch.Generator,
+    start: Tensor | None = None,
+) -> Recovered:
+    """Labels and Step III, from the samples `start` (n, *shape) where there are some already."""
     labels = nearest_labels(net, layers, observed.classes)
+    starts = [None] * net.parties if start is None else net.parts.split(start)
     parts, misfits, evaluations = [], [], 0
     for party, layer in enumerate(layers):
-        x, misfit, spent = part_of(net.tower(party), layer, net.part_shapes[party], effort, rng)
+        x, misfit, spent = part_of(net.tower(party), layer, net.part_shapes[party], effort, rng, starts[party])
         parts.append(x)
         misfits.append(misfit)
         evaluations += spent
@@ -111,26 +158,12 @@ def recover(observed: Observed, effort: Effort, rng: torch.Generator, place: int
     )
 
 
-def recover_moving(observed: Observed, effort: Effort, rng: torch.Generator, passes: int) -> Recovered:
-    """Steps I to III for a model that is trained meanwhile; of all passes the one whose systems close best."""
-    place = len(observed.rounds) // 2
-    best = last = recover(observed, effort, rng, place)
-    for number in range(passes):
-        last = recover(as_if_still(observed, place, last.x, last.labels), effort, rng, place)
-        if last.residual < best.residual:
-            note = f"moving model: {number + 1} passes of compensation, residual {last.residual:.1e}"
-            best = replace(last, notes=(*last.notes, note))
-        elif last.residual > _DIVERGED * best.residual:
-            break
-    return best
-
-
-def all_layers(observed: Observed, rng: torch.Generator) -> tuple[list[FirstLayer], list[str]]:
+def all_layers(observed: Observed, rng: torch.Generator, step: Step) -> tuple[list[FirstLayer], list[str]]:
     """Steps I and II for every party; one that does not allow them is noted, and if none does, that is the answer."""
     layers, notes, refusals = [], [], []
     for heard in observed.heard:
         try:
-            layers.append(first_layer(heard, observed, rng))
+            layers.append(step(heard, observed, rng))
             notes.append(f"party:{heard.party}: {layers[-1].route}, residual {layers[-1].residual:.1e}")
         except NotApplicable as refusal:
             layers.append(empty(heard, observed))
@@ -142,7 +175,12 @@ def all_layers(observed: Observed, rng: torch.Generator) -> tuple[list[FirstLaye
 
 
 def part_of(
-    tower: Tower, layer: FirstLayer, shape: tuple[int, ...], effort: Effort, rng: torch.Generator
+    tower: Tower,
+    layer: FirstLayer,
+    shape: tuple[int, ...],
+    effort: Effort,
+    rng: torch.Generator,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, int]:
     """Step III for one party: its part of every sample, the relative misfit of features (n,), evaluations spent."""
     misfit = layer.error.clone()
@@ -151,7 +189,9 @@ def part_of(
     if tower.reads_input:
         x[known] = layer.h[known].float().reshape(-1, *shape)
         return x, misfit, 0
-    found = invert(tower.front, layer.h[known], layer.error[known], shape, effort, rng)
+    found = invert(
+        tower.front, layer.h[known], layer.error[known], shape, effort, rng, None if start is None else start[known]
+    )
     x[known] = found.x
     misfit[known] += (2 * found.misfit.double()).sqrt()
     return x, misfit, found.evaluations
@@ -161,10 +201,12 @@ def vouched(found: Recovered) -> Tensor:
     """Which parts (n, parties) are certified: features known and fitted closely, by a system that closes.
 
     The linear route knows its own error. Directions that were intersected may be another sample's where the system
-    does not close, and the error does not show it: then nothing of that party is vouched for.
+    does not close, and the error does not show it: then nothing of that party is vouched for. Nor is a sample whose
+    direction was found by its features, which others may share.
     """
     closed = [layer.route == "linear" or layer.residual < _CLOSED for layer in found.layers]
-    return (found.misfit < CERTIFIED) & torch.tensor(closed, device=found.misfit.device)
+    shared = torch.stack([layer.doubtful & (layer.route == COLUMNS) for layer in found.layers], 1)
+    return (found.misfit < CERTIFIED) & torch.tensor(closed, device=found.misfit.device) & ~shared
 
 
 def as_guess(observed: Observed, found: Recovered) -> Inputs:

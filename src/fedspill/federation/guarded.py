@@ -17,6 +17,7 @@ from fedspill.data.base import Examples
 from fedspill.errors import UsageError
 from fedspill.federation.local import LocalTraining, Tensors, is_single, trained
 
+Holder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
 
 
@@ -58,12 +59,16 @@ class GuardedTraining(LocalTraining):
             parameter.grad = gradients[name]
 
     def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
+        return self.gradient_by(model, batch, rng, lambda name: None)
+
+    def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: Holder) -> Tensors:
+        """As `gradient_of`, where parameters have several holders: each clips what a sample does to its own alone."""
         drawn = any(rule.draws for rule in self.rules)
         size = self.batch_size if drawn else len(batch)  # a step whose size is chance is divided by the expected one
         limits = [limit for limit in (rule.each() for rule in self.rules) if limit is not None]
         with _watched(model, self.rules):
             if limits:
-                gradients = clipped_mean(model, batch.x, self._targets, batch.y, min(limits), size)
+                gradients = clipped_mean(model, batch.x, self._targets, batch.y, min(limits), size, holder)
             else:
                 gradients = _mean(model, batch.x, self._targets, batch.y)
         for rule in self.rules:
@@ -108,7 +113,15 @@ def _mean(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor) -> Tenso
     return dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
 
 
-def clipped_mean(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor, limit: float, size: int) -> Tensors:
+def clipped_mean(
+    model: nn.Module,
+    x: Tensor,
+    targets_of: _Targets,
+    y: Tensor,
+    limit: float,
+    size: int,
+    holder: Holder = lambda name: None,
+) -> Tensors:
     """The sum of the samples' gradients, each of norm `limit` at most, over the samples `size` of a whole step."""
     parameters = {name: parameter.detach() for name, parameter in trained(model).items()}
     if len(x) == 0:
@@ -124,9 +137,11 @@ def clipped_mean(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor, l
             f"The gradients of single samples cannot be had of this model: {type(error).__name__}.",
             remedy="Batch normalisation mixes samples: use batch_norm = 'eval' or a model without it.",
         ) from error
-    norms = torch.stack([part.flatten(1).square().sum(1) for part in each.values()]).sum(0).sqrt()
-    scale = (limit / norms.clamp_min(1e-12)).clamp_max(1)
-    return {name: torch.einsum("n,n...->...", scale, part) / size for name, part in each.items()}
+    squares: dict[int | None, Tensor] = {}
+    for name, part in each.items():
+        squares[holder(name)] = squares.get(holder(name), 0) + part.flatten(1).square().sum(1)
+    scales = {who: (limit / square.sqrt().clamp_min(1e-12)).clamp_max(1) for who, square in squares.items()}
+    return {name: torch.einsum("n,n...->...", scales[holder(name)], part) / size for name, part in each.items()}
 
 
 def _loss(logits: Tensor, labels: Tensor, targets_of: _Targets) -> Tensor:

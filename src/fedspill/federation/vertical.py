@@ -19,6 +19,7 @@ from fedspill.data.base import Examples
 from fedspill.defenses.base import Defense
 from fedspill.errors import UsageError
 from fedspill.federation.batches import Batching, plan_batches
+from fedspill.federation.guarded import GuardedTraining
 from fedspill.federation.horizontal import Round
 from fedspill.federation.local import LocalTraining, Tensors, loss_of, state_of, trained
 from fedspill.federation.wire import envelope_fault, fault, is_recordable
@@ -68,16 +69,19 @@ class Vertical:
     def __post_init__(self) -> None:
         self.model = self._net = vertical_net(copy.deepcopy(self.model).to(self.device))
         self.examples = self.examples.to(self.device)
+        self._training = self.settings.training
+        for defense in self.settings.defenses:
+            self._training = defense.local(self._training)
         self.batches = self.batches or plan_batches(
             self.settings.batches,
             len(self.examples),
-            self.settings.training.batch_size,
+            self._training.batch_size,
             self.settings.rounds,
             generator(self.seed, "batches"),
         )
         for number, batch in enumerate(self.batches):
             refuse_batch(number, batch, len(self.examples))
-        self._optimizer = self.settings.training.optimizer_for(self._net.parameters())
+        self._optimizer = self._training.optimizer_for(self._net.parameters())
         self._seen = torch.zeros(len(self.examples), dtype=torch.bool)
 
     @property
@@ -131,9 +135,12 @@ class Vertical:
         if self.settings.embeddings:
             for index, output in enumerate(outputs):
                 self.recorder.say(Message(number, party(index), SERVER, "embedding", {"output": output.detach()}, info))
-        names, parameters = zip(*trained(net).items(), strict=True)
-        loss = loss_of(net.top(outputs), own.y)
-        gradients = dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
+        if isinstance(self._training, GuardedTraining):
+            gradients = self._guarded(self._training, own, generator(self.seed, "steps", number))
+        else:
+            names, parameters = zip(*trained(net).items(), strict=True)
+            loss = loss_of(net.top(outputs), own.y)
+            gradients = dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
         self._head = {name: gradient for name, gradient in gradients.items() if owner(name) is None}
         holders: dict[int, Tensors] = {index: {} for index in range(net.parties)}
         if self.settings.labels == "party":
@@ -144,6 +151,12 @@ class Vertical:
                 holders[holder][name] = gradient
         for index, tensors in holders.items():
             yield Message(number, party(index), SERVER, "gradient", tensors, info), tensors
+
+    def _guarded(self, training: GuardedTraining, batch: Examples, rng: torch.Generator) -> Tensors:
+        """The gradients of a step that defenses change; every party clips what a sample does to its own tower."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.initial_seed())  # dropout draws from it
+            return training.gradient_by(self._net, batch, rng, owner)
 
     def _outgoing(self, index: int, message: Message) -> Message:
         for defense in self.settings.defenses:

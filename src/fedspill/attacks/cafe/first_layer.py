@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
+from fedspill.attacks.cafe.free import free_gradients
 from fedspill.attacks.cafe.linear import Products, separate_sums
 from fedspill.attacks.cafe.observed import Heard, Observed
-from fedspill.attacks.cafe.ranges import from_columns, intersect, row_space, scaled
+from fedspill.attacks.cafe.ranges import NUMBERS, from_columns, intersect, row_spaces, scaled
 from fedspill.errors import NotApplicable
 
 _DEAD = 1e-5  # a v_n this small beside the others is zero: the sample left nothing in the gradients
 _ABOVE = 1.3  # times its standard error that a v_n must be to be more than noise; with many outputs noise is even
 _NOISY = 1e-5  # residual from which on the gradients are more than rounded
+COLUMNS = "column spaces"
+FREE = "column spaces, every round its own v"
 _ALONE = 1e-8  # doubt up to which a direction is taken as exact
 
 
@@ -55,6 +59,21 @@ def first_layer(heard: Heard, observed: Observed, rng: torch.Generator) -> First
     return min(by_rows, by_columns, key=lambda layer: layer.residual)
 
 
+def moving_layer(heard: Heard, observed: Observed, rng: torch.Generator) -> FirstLayer:
+    """Steps I and II for one party of a federation whose model moves, without any belief about v."""
+    if not heard.rows:
+        raise NotApplicable(f"party:{heard.party} sent no sound gradient of its first layer's bias.")
+    _refuse_wide(heard, observed, NotApplicable("The v of a model that moves are another in every round."))
+    places = _both(heard)
+    directions = intersect(_spaces(heard, observed, places, rng, True), observed.used(places, heard.sums.device))
+    found = free_gradients(directions, heard, observed)
+    norms = found.v.norm(dim=1)
+    dead = (norms <= _DEAD * norms.max()) | ~torch.isfinite(found.error)
+    h, v = (torch.where(dead[:, None], 0, part) for part in (found.h, found.v))
+    error = torch.where(dead, torch.inf, found.error)
+    return FirstLayer(h, v, error, torch.zeros_like(dead), found.residual, FREE)
+
+
 def with_gradients(heard: Heard, observed: Observed, v: Tensor, doubtful: Tensor, route: str) -> FirstLayer:
     """Step II, with the v (n, d2) of all samples."""
     norms = v.norm(dim=1)
@@ -92,18 +111,25 @@ def _both(heard: Heard) -> list[int]:
 
 def _by_ranges(heard: Heard, observed: Observed, rng: torch.Generator, *, columns: bool) -> FirstLayer:
     places = _both(heard)
-    largest = max(len(observed.batches[place]) for place in places)
-    spaces = [
-        row_space(total.T if columns else total, len(observed.batches[place]), largest, rng)
-        for place, total in heard.products()
-        if place in set(places)
-    ]
+    directions = intersect(_spaces(heard, observed, places, rng, columns), observed.used(places, heard.sums.device))
     device = heard.sums.device
-    directions = intersect(spaces, observed.used(places, device))
     if columns:
         directions = from_columns(directions, observed.used(range(len(observed.rounds)), device), heard.products())
     v, doubt = scaled(directions, observed.used(heard.rows, device), heard.sums)
-    return with_gradients(heard, observed, v, doubt > _ALONE, "column spaces" if columns else "row spaces")
+    return with_gradients(heard, observed, v, doubt > _ALONE, COLUMNS if columns else "row spaces")
+
+
+def _spaces(heard: Heard, observed: Observed, places: list[int], rng: torch.Generator, columns: bool) -> Tensor:
+    """The row (or column) spaces of those rounds, many at a time: (rounds, d2 or d1, largest batch)."""
+    largest = max(len(observed.batches[place]) for place in places)
+    wanted = set(places)
+    kept = ((place, total.T if columns else total) for place, total in heard.products() if place in wanted)
+    at_once = max(1, NUMBERS // (heard.inputs * heard.sums.shape[1]))
+    found = []
+    while some := list(islice(kept, at_once)):
+        sizes = torch.tensor([len(observed.batches[place]) for place, _ in some])
+        found.append(row_spaces(torch.stack([total for _, total in some]), sizes, largest, rng))
+    return torch.cat(found)
 
 
 def empty(heard: Heard, observed: Observed) -> FirstLayer:

@@ -101,6 +101,11 @@ class Products:
         right[~self._alive] = 0
         self._gram, self._right = gram, right
 
+    def entangled(self, ridge: float = RIDGE) -> Tensor:
+        """How many times an error of the sums appears in each sample's values (n,): 1 where it stands alone."""
+        spread = torch.cholesky_inverse(_factor(self._gram, ridge)).diagonal().clamp_min(0)
+        return (spread * self._gram.diagonal()).sqrt()
+
     def solve(self, ridge: float = RIDGE) -> Solved:
         """By least squares; a ridge holds down what the batches leave open, refinement takes its bias off the rest."""
         factor = _factor(self._gram, ridge)

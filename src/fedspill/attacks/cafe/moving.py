@@ -1,8 +1,9 @@
 """CAFE on a model that is trained meanwhile: what the moving of the model did to the gradients is taken out again.
 
 Every round has a model of its own, which the server knows. From a first recovery at the model of the middle round it
-predicts what each round would have shown had the model stood still, subtracts the difference and recovers anew. This
-converges for small steps and diverges for large ones, so a pass is kept only while the systems close better for it.
+predicts what each round would have shown had the model stood still, subtracts the difference and recovers anew; a pass
+is kept only while the systems close better for it. Features change smoothly and are predicted well. Gradients v jump
+where a ReLU turns, so they are compensated only where no route does without them (free.py).
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ def shown(net: VerticalNet, x: Tensor, labels: Tensor) -> Shown:
     return Shown(h, [v.float() for v in predicted(net, h, labels)])
 
 
-def as_if_still(observed: Observed, place: int, x: Tensor, labels: Tensor) -> Observed:
-    """The same rounds as if the model of `place` had never moved, judged by samples x (n, ...) and labels (n,)."""
+def as_if_still(observed: Observed, place: int, x: Tensor, labels: Tensor, *, features_only: bool) -> Observed:
+    """The same rounds as if the model of `place` had never moved, judged by samples x (n, ...) and labels (n,).
+
+    With `features_only` every round keeps its own v.
+    """
     still = shown(observed.nets(place), x, labels)
     sums = [heard.sums.clone() for heard in observed.heard]
     products: list[dict[int, Tensor]] = [dict(heard.products()) for heard in observed.heard]
@@ -46,8 +50,8 @@ def as_if_still(observed: Observed, place: int, x: Tensor, labels: Tensor) -> Ob
         batch = batch.to(x.device)
         there = shown(observed.nets(number), x[batch], labels[batch])
         for party, heard in enumerate(observed.heard):
-            h, v = still.h[party][batch], still.v[party][batch]
-            if number in heard.rows:
+            h, v = still.h[party][batch], there.v[party] if features_only else still.v[party][batch]
+            if number in heard.rows and not features_only:
                 row = heard.rows.index(number)
                 sums[party][row] -= (there.v[party] - v).double().sum(0)
             if number in products[party]:

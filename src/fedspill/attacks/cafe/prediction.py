@@ -25,7 +25,7 @@ def predicted(net: VerticalNet, features: Sequence[Tensor], labels: Tensor) -> l
 
 
 def nearest_labels(net: VerticalNet, layers: Sequence[FirstLayer], classes: int) -> Tensor:
-    """For each sample the class whose predicted gradients are nearest to the recovered ones, over all parties (n,)."""
+    """For each sample the class whose predicted gradients point as the recovered ones do, over all parties (n,)."""
     n = len(layers[0].h)
     trusted = [torch.where((layer.error < _TRUSTED)[:, None], layer.h, 0) for layer in layers]
     distances = []
@@ -33,8 +33,8 @@ def nearest_labels(net: VerticalNet, layers: Sequence[FirstLayer], classes: int)
         guessed = predicted(net, trusted, torch.full((n,), label, device=layers[0].h.device))
         distance = torch.zeros(n, dtype=torch.float64, device=guessed[0].device)
         for v, layer in zip(guessed, layers, strict=True):
-            size = layer.v.square().sum(1)
-            away = (v - layer.v).square().sum(1) / size.clamp_min(1e-300)
+            sizes = v.norm(dim=1) * layer.v.norm(dim=1)
+            away = 1 - (v * layer.v).sum(1) / sizes.clamp_min(1e-300)  # of directions: parties may clip what they send
             distance += torch.where(layer.error < _TRUSTED, away.clamp_max(1), 0)  # one bad party has one vote
         distances.append(distance)
     return torch.stack(distances, 1).argmin(1)

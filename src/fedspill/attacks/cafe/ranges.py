@@ -9,7 +9,7 @@ and the label say; column spaces, in many more dimensions, stand more noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,43 +23,40 @@ _MOST_ROUNDS = 6  # rounds of a sample that are intersected; more bring little
 _ROUNDING = 1e-7  # relative error of a bias gradient in float32
 _MIXED = 3e-13  # rounding in the cosines: a direction may mix with one that is this near to it
 _RIDGE = 1e-12
-_NUMBERS = 1 << 25  # float64 values that a step may hold at a time
+_ENTANGLED = 1e3  # times an error may be amplified before samples count as one
+_SHIFT = 1e-13  # from one, for inverse iteration
+_BLOCK, _TURNS = 3, 10  # vectors in inverse iteration, and how often
+_TINY = 1e-150  # its square is still a number
+NUMBERS = 1 << 25  # float64 values that a step may hold at a time
 
 
-def row_space(total: Tensor, size: int, columns: int, rng: torch.Generator) -> Tensor:
-    """The row space of a weight gradient (d1, d2) of a batch of `size`, by a randomised singular value decomposition.
+def row_spaces(totals: Tensor, sizes: Tensor, columns: int, rng: torch.Generator) -> Tensor:
+    """The row spaces of weight gradients (t, d1, d2) of batches of `sizes` (t,), by randomised singular values.
 
-    The basis (d2, columns) is orthonormal, padded with zeros, so that those of several rounds can be stacked. Weak
-    directions stay in as long as they are more than rounding: a noisy one does no harm, a missing one loses a sample.
+    The bases (t, d2, columns) are orthonormal and padded with zeros. Weak directions stay in as long as they are more
+    than rounding: a noisy one does no harm, a missing one loses a sample.
     """
-    total = total.double()
-    basis = total.new_zeros(total.shape[1], columns)
-    if not bool(total.any()):
-        return basis
-    wide = min(total.shape[1], total.shape[0], size + _OVERSAMPLED)
-    core = total
-    if wide < min(total.shape):
-        sketch = torch.randn(total.shape[1], wide, generator=rng, dtype=torch.float64).to(total.device)
-        sketched = total @ sketch
-        values, vectors = _eigen(sketched.T @ sketched)
-        core = ((sketched @ vectors) / values.clamp_min(float(values[-1]) * 1e-15).sqrt()).T @ total
-    values, vectors = _eigen(core @ core.T if len(core) <= core.shape[1] else core.T @ core)
-    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
-    strength = values.sqrt()
-    most = min(size, len(values))
-    top = float(strength[0])
-    rank = int((strength[:most] > _FLOOR * top).sum())
-    right = core.T @ vectors[:, :rank] / strength[:rank] if len(core) <= core.shape[1] else vectors[:, :rank]
-    basis[:, :rank] = right
-    return basis
+    core = totals.double()
+    wide = columns + _OVERSAMPLED
+    if wide < min(core.shape[1:]):
+        sketch = torch.randn(core.shape[2], wide, generator=rng, dtype=torch.float64).to(core.device)
+        sketched = core @ sketch
+        values, vectors = _eigen(sketched.transpose(1, 2) @ sketched)
+        floor = (1e-15 * values[:, -1:]).clamp_min(_TINY)
+        core = ((sketched @ vectors) / values.clamp_min(floor).sqrt()[:, None]).transpose(1, 2) @ core
+    tall = core.shape[1] > core.shape[2]
+    values, vectors = _eigen(core.transpose(1, 2) @ core if tall else core @ core.transpose(1, 2))
+    strength, vectors = values.flip(1).clamp_min(0).sqrt()[:, :columns], vectors.flip(2)[:, :, :columns]
+    place = torch.arange(strength.shape[1], device=core.device)
+    real = (strength > _FLOOR * strength[:, :1]) & (place < sizes.to(core.device)[:, None])
+    rows = vectors if tall else core.transpose(1, 2) @ vectors / strength.clamp_min(_TINY)[:, None]
+    rows = torch.where(real[:, None], rows, 0)
+    return torch.nn.functional.pad(rows, (0, columns - rows.shape[2]))
 
 
 def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and -vectors of symmetric matrices; GPU libraries give up on some that the CPU's solves."""
-    try:
-        values, vectors = torch.linalg.eigh(matrix)
-    except RuntimeError:  # torch's LinAlgError is one
-        values, vectors = torch.linalg.eigh(matrix.cpu())
+    """Eigenvalues and -vectors of symmetric matrices, on the CPU: GPU libraries are slower at them, or give up."""
+    values, vectors = torch.linalg.eigh(matrix.cpu())
     return values.to(matrix), vectors.to(matrix)
 
 
@@ -72,15 +69,14 @@ class Directions:
     gap: Tensor  # (n,) how much worse the second-best direction is
 
 
-def intersect(spaces: Sequence[Tensor], used: Tensor) -> Directions:
-    """For every sample the direction that its rounds have in common. Row i of `used` (T, n) belongs to spaces[i]."""
-    bases = torch.stack(list(spaces))  # (T, d2, k)
+def intersect(bases: Tensor, used: Tensor) -> Directions:
+    """For every sample the direction that its rounds, of row spaces (T, d2, k), have in common; `used` is (T, n)."""
     samples, width = used.shape[1], bases.shape[1]
     order = used.to(torch.bool).to(torch.uint8).argsort(dim=0, descending=True, stable=True)[:_MOST_ROUNDS]
     many = used.to(torch.bool).sum(0).clamp_max(_MOST_ROUNDS)  # rounds of each sample
     rows = bases.new_zeros(samples, width)
     inside, gap = bases.new_zeros(samples), bases.new_zeros(samples)
-    chunk = max(1, _NUMBERS // bases[0].numel())
+    chunk = max(1, NUMBERS // bases[0].numel())
     for chosen in torch.split((many >= 2).nonzero().flatten(), chunk):
         # In coordinates of the first round's basis: the mean over the other rounds of the squared cosine.
         first = order[0, chosen]
@@ -92,18 +88,64 @@ def intersect(spaces: Sequence[Tensor], used: Tensor) -> Directions:
             )
             cosines = bases[pairs[1]].transpose(1, 2) @ bases[pairs[0]]
             common[there] += (cosines.transpose(1, 2) @ cosines)[which]
-        values, vectors = _eigen(common / (many[chosen] - 1)[:, None, None])
-        found = (bases[first] @ vectors[:, :, -1:])[:, :, 0]
-        gap[chosen] = values[:, -1] - values[:, -2] if values.shape[1] > 1 else values[:, -1]
+        leading, gap[chosen] = _leading(common / (many[chosen] - 1)[:, None, None])
+        found = (bases[first] @ leading[:, :, None])[:, :, 0]
         rows[chosen], inside[chosen] = _averaged(found, bases, order[:, chosen], many[chosen])
     return Directions(rows, inside, gap)
 
 
+def _leading(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """The first eigenvectors (n, k) of matrices (n, k, k) that are at most one, and the gaps (n,) to the second value.
+
+    By inverse iteration at one, where what all rounds share has its eigenvalue, on a block of vectors: some products
+    with one factor, where a complete decomposition would take most of the time of Steps I and II.
+    """
+    n, k, _ = matrices.shape
+    width = min(k, _BLOCK)
+    factor = _definite(torch.eye(k, dtype=matrices.dtype, device=matrices.device) - matrices)
+    rng = torch.Generator().manual_seed(0)  # any start does
+    block = torch.randn(k, width, generator=rng, dtype=matrices.dtype).to(matrices).expand(n, k, width)
+    for _ in range(_TURNS):
+        block = _orthonormal(torch.cholesky_solve(block, factor))
+    values, turn = _eigen(block.transpose(1, 2) @ matrices @ block)
+    gap = values[:, -1] - values[:, -2] if width > 1 else values[:, -1]
+    return (block @ turn[:, :, -1:])[:, :, 0], gap
+
+
+def _definite(matrices: Tensor) -> Tensor:
+    """Cholesky factors of matrices (n, k, k) that are definite but for rounding, each with the shift that it takes."""
+    unit = torch.eye(matrices.shape[1], dtype=matrices.dtype, device=matrices.device)
+    shift = torch.full_like(matrices[:, :1, :1], _SHIFT)
+    while True:
+        factors, broken = torch.linalg.cholesky_ex(matrices + shift * unit)
+        failed = (broken > 0)[:, None, None] & (shift < 1)
+        if not bool(failed.any()):
+            return torch.where((broken > 0)[:, None, None], unit, factors)
+        shift = torch.where(failed, 30 * shift, shift)
+
+
+def _orthonormal(block: Tensor) -> Tensor:
+    """Columns (n, k, few) made orthonormal one by one, each twice, since solving makes them nearly parallel."""
+    done: list[Tensor] = []
+    for column in block.unbind(2):
+        for _ in range(2):
+            column = column / column.norm(dim=1, keepdim=True).clamp_min(_TINY)
+            for other in done:
+                column = column - (other * column).sum(1, keepdim=True) * other
+        done.append(column / column.norm(dim=1, keepdim=True).clamp_min(_TINY))
+    return torch.stack(done, 2)
+
+
 def from_columns(columns: Directions, used: Tensor, products: Iterable[tuple[int, Tensor]]) -> Directions:
-    """Directions of v, of those of h: what the products are in terms of the latter."""
-    turned = ((row, total.T) for row, total in products)
-    rows = Products(used, columns.rows, turned).solve(_RIDGE).values
-    return replace(columns, rows=rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300))
+    """Directions of v, of those of h: what the products are in terms of the latter.
+
+    Samples whose h are parallel share what they left between them, unless their rounds tell them apart: where they do
+    not, no direction is sure.
+    """
+    system = Products(used, columns.rows, ((row, total.T) for row, total in products))
+    rows = system.solve(_RIDGE).values
+    inside = torch.where(system.entangled(_RIDGE) > _ENTANGLED, 0, columns.inside)
+    return replace(columns, rows=rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300), inside=inside)
 
 
 def _averaged(found: Tensor, bases: Tensor, order: Tensor, many: Tensor) -> tuple[Tensor, Tensor]:
