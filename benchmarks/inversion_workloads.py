@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,23 @@ from fedspill.models.mlp import Mlp
 from fedspill.models.resnet import ResNet18
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest
 from fedspill.seeds import generator, seed_of
+
+# By name: network, data set, batch size.
+WORKLOADS: dict[str, tuple[str, str, int]] = {
+    "t10-4": ("t10", "cifar100", 4),
+    "lenet-1": ("lenet", "cifar10", 1),
+    "lenet-8": ("lenet", "cifar10", 8),
+    "small-cnn-1": ("small-cnn", "cifar10", 1),
+    "resnet18-1": ("resnet18", "cifar10", 1),
+}
+
+
+def seconds(device: str) -> float:
+    """Of CPU time; of the clock where a GPU works, once it is done."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +87,23 @@ def network(kind: str, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(seed_of(seed, "network"))
         if kind == "lenet":
             return _lenet()
+        if kind == "relu-lenet":
+            return _lenet(nn.ReLU, None)
         if kind == "small-cnn":
             return _small_cnn()
     assert kind == "resnet18"
     return ResNet18().build(shape, 10, seed=seed_of(seed, "network")).eval()
 
 
-def _lenet() -> nn.Module:
-    """DLG's: sigmoid, strides instead of pools, weights uniform in [-0.5, 0.5]."""
+def _lenet(activation: type[nn.Module] = nn.Sigmoid, weights: float | None = 0.5) -> nn.Module:
+    """DLG's: sigmoid, strides instead of pools, weights uniform in [-0.5, 0.5]; else as torch starts them."""
     layers: list[nn.Module] = []
     for channels, stride in ((3, 2), (12, 2), (12, 1)):
-        layers += [nn.Conv2d(channels, 12, 5, padding=2, stride=stride), nn.Sigmoid()]
+        layers += [nn.Conv2d(channels, 12, 5, padding=2, stride=stride), activation()]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(768, 10))
-    for parameter in model.parameters():
-        parameter.data.uniform_(-0.5, 0.5)
+    if weights is not None:
+        for parameter in model.parameters():
+            parameter.data.uniform_(-weights, weights)
     return model
 
 

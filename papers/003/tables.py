@@ -274,7 +274,7 @@ class InputsFromGradients(Table):
     """Table 10: what labels are worth to Inverting Gradients, and what exact recovery makes of the same gradients.
 
     B = 4, half of one label; untrained MLP, last activation tanh, FedSGD. Inverting Gradients with total variation 0.2
-    and signed Adam for 24,000 steps, here 1,000 at quick scale.
+    and signed Adam for 24,000 steps, here 400 at quick scale, with the schedule that goes with them.
     """
 
     name: ClassVar[str] = "003/10"
@@ -291,7 +291,7 @@ class InputsFromGradients(Table):
                 for word, figure in printed[labels].items():
                     yield not_runnable({"attack": labels, "score": word}, "paper", word, figure, why_not)
             return
-        number, steps = (20, 24_000) if run.scale == "full" else (3, 1_000)
+        number, steps = (20, 24_000) if run.scale == "full" else (3, 400)
         raw = Cifar100().load(run.data_dir).train.x  # the scale of pixels, which scores are about
         pixels = (raw.mean((0, 2, 3))[:, None, None], raw.std((0, 2, 3))[:, None, None])
         partition = HalfQuarterRest(batch=self.batch, shortage="reuse")
@@ -312,7 +312,7 @@ class Defended(Table, ABC):
     """One of Tables 11 to 13: VGG19, untrained, B = 128, with a defense of several strengths on the wire.
 
     Clipping and noise act on the gradient of every local step, compression on the update. The relative accuracy that
-    the paper prints beside them needs a VGG19 trained to convergence for each strength; docs/defenses.md has ours.
+    the paper prints beside them needs a VGG19 trained for each strength, which utility.py beside this file does.
     """
 
     paper: ClassVar[str] = "003"

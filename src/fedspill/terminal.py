@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -67,3 +68,14 @@ class Screen:
         from rich.progress import track
 
         yield from track(items, description=what, console=self._err, disable=not self._err.is_terminal, transient=True)
+
+    @contextmanager
+    def bar(self, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+        """A bar to be set to a position, with a few words beside it, where a person watches."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        told = TextColumn("{task.completed}/{task.total} {task.fields[words]}", markup=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), told, TimeRemainingColumn())
+        with Progress(*columns, console=self._err, disable=not self.watched, transient=True) as progress:
+            task = progress.add_task(plain(what), total=total, words="")
+            yield lambda done, words: progress.update(task, completed=done, words=plain(words))

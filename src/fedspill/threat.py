@@ -141,7 +141,7 @@ CURIOUS_CLIENT = ThreatModel(
             Channel("gradient", "self", "server"),
         }
     ),
-    frozenset(_PROTOCOL | {"labels_per_client", "own_data", "unlabelled_aux", "aux_data"}),
+    frozenset(_PROTOCOL | {"labels_per_client", "own_data", "unlabelled_aux", "aux_data", "defense"}),
     title="takes part, and reads the models it receives; nothing of single clients",
 )
 EAVESDROPPER = ThreatModel(

@@ -1,7 +1,6 @@
 """The engine of reconstruction: gradients two ways, restarts as one batch, resuming, priors, recipes that recover."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,7 +24,7 @@ from fedspill.attacks.inversion.priors import (
     TruncatedVariation,
 )
 from fedspill.attacks.inversion.recipes import dlg, grad_inversion, inverting_gradients, sapag
-from fedspill.attacks.inversion.search import Box, Recipe, explained, one_hot, reconstruct
+from fedspill.attacks.inversion.search import Box, Found, Recipe, State, explained, one_hot, reconstruct
 
 CLASSES, SHAPE = 5, (1, 6, 6)
 
@@ -210,8 +209,8 @@ def test_the_answer_is_the_restart_with_the_least_mismatch_and_the_search_stops_
     starts = torch.stack([x + 5, x])
     watched: list[tuple[int, float]] = []
 
-    def watch(step: int, loss: float) -> None:
-        watched.append((step, loss))
+    def watch(state: State) -> None:
+        watched.append((state.steps, float(state.least.min())))
 
     found = reconstruct(
         Recipe(SquaredDistance(), Adam(0.01, 50), 50),
@@ -229,16 +228,20 @@ def test_the_answer_is_the_restart_with_the_least_mismatch_and_the_search_stops_
     assert torch.equal(found.x[1], x)
 
 
-def test_a_search_goes_on_from_its_memory() -> None:
+@pytest.mark.parametrize("name", ["adam with noise", "l-bfgs"])
+def test_a_search_goes_on_from_its_state_as_if_it_had_never_stopped(name: str) -> None:
     model, (x, y) = network(), batch(2)
+    optimizer: Optimizer = Adam(0.05, 40, langevin=0.1) if name == "adam with noise" else Lbfgs(history=5)
 
-    def search(steps: int, memory: Memory | None, observed: Sequence[Tensor]) -> Memory:
-        recipe = Recipe(SquaredDistance(), Adam(0.05, 40), steps)
+    def search(steps: int, state: State | None = None) -> Found:
+        recipe = Recipe(SquaredDistance(), optimizer, steps, restarts=2)
         rng, targets = torch.Generator().manual_seed(3), one_hot(y, CLASSES)
-        made = reconstruct(
-            recipe, gradients_of(model), observed, (2, *SHAPE), CLASSES, rng=rng, targets=targets, memory=memory
+        observed = seen(model, x, y)
+        return reconstruct(
+            recipe, gradients_of(model), observed, (2, *SHAPE), CLASSES, rng=rng, targets=targets, state=state
         )
-        return made.memory
 
-    observed = seen(model, x, y)
-    assert torch.equal(search(15, search(10, None, observed), observed).at, search(25, None, observed).at)
+    whole, resumed = search(25), search(25, search(10).state)
+    assert torch.equal(resumed.x, whole.x)
+    assert torch.equal(resumed.loss, whole.loss)
+    assert resumed.steps == whole.steps == 25

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from fedspill.attacks.inversion.cases import Answer, Case
 from fedspill.attacks.inversion.exact import exact_answer
+from fedspill.attacks.inversion.features import known_features
 from fedspill.attacks.inversion.layers import leading_pair
-from fedspill.attacks.inversion.recover import Effort, Observed, recover
+from fedspill.attacks.inversion.recover import Effort, Observed, basis_of, recover
+from fedspill.attacks.inversion.span import SpanProblem
 from fedspill.attacks.inversion.spectrum import spectrum_of
 from fedspill.federation.schedule import Schedule
 from fedspill.metrics.similarity import matched, psnr
@@ -231,6 +233,98 @@ def test_convolutions_are_solved_layer_by_layer_for_one_sample(activation: Calla
     x, y = batch(1)
     answer = answer_to(case_of(model, gradients(model, x, y), 1))
     assert worst(answer, x) > 50
+    assert bool(answer.certified.all())
+
+
+def rectified(channels: int, seed: int = 0, last: nn.Module | None = None) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 12, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(12, channels, 3, padding=1, stride=2),
+            last or nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16 * channels, CLASSES),
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rectified_convolution_gives_its_sample_by_the_features(seed: int) -> None:
+    model, (x, y) = rectified(24, seed), batch(1, seed)
+    answer = answer_to(case_of(model, gradients(model, x, y), 1))
+    assert worst(answer, x) > 60
+    assert bool(answer.certified.all())
+    assert answer.labels is not None
+    assert answer.labels.tolist() == y.tolist()
+
+
+def test_known_features_are_those_of_the_true_sample() -> None:
+    model, (x, y) = rectified(24), batch(1)
+    known = known_features(copy.deepcopy(model).double(), gradients(model, x, y))
+    assert not isinstance(known, str)
+    for found, seen in zip(known.of(x[None]), known.seen, strict=True):
+        assert torch.allclose(found.reshape(seen.shape), seen, atol=1e-3 * float(seen.abs().max()))
+
+
+FEATURELESS: dict[str, tuple[nn.Module, str]] = {
+    "pool": (rectified(24, last=nn.Sequential(nn.ReLU(), nn.MaxPool2d(1))), "more than one activation"),
+    "gelu": (rectified(24, last=nn.GELU()), "GELU cannot be inverted"),
+    "no convolution": (mlp(nn.ReLU()), "no convolution"),
+}
+
+
+@pytest.mark.parametrize("what", FEATURELESS)
+def test_features_that_are_not_known_are_said(what: str) -> None:
+    model, reason = FEATURELESS[what]
+    x, y = batch(1)
+    found = known_features(model, gradients(model, x, y))
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_a_rectified_convolution_of_another_model_gives_no_picture_that_is_vouched_for() -> None:
+    model, other, (x, y) = rectified(24), rectified(24, seed=5), batch(1)
+    assert not bool(answer_to(case_of(other, gradients(model, x, y), 1)).certified.any())
+
+
+def test_few_channels_leave_the_sample_open_and_it_is_not_vouched_for() -> None:
+    """Negative: one channel's gradient says too little of 64 pixels."""
+    model, (x, y) = rectified(1), batch(1)
+    answer = answer_to(case_of(model, gradients(model, x, y), 1))
+    assert not bool(answer.certified.any())
+
+
+def wide(units: int = 200, seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        first, second, last = nn.Linear(FEATURES, units), nn.Linear(units, WIDTH), nn.Linear(WIDTH, CLASSES)
+        return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.Tanh(), last)
+
+
+def test_few_units_hold_the_roots_that_all_of_them_do() -> None:
+    model, (x, y) = wide().double(), batch(4)
+    pair = leading_pair(model)
+    assert not isinstance(pair, str)
+    sent, rng = gradients(model, x.double(), y), torch.Generator().manual_seed(0)
+    basis = basis_of(pair, Observed(sent["1.weight"], sent["1.bias"], sent["3.weight"]), 4, rng)
+    assert not isinstance(basis, str)
+    seen = pair.first.weight @ basis.first.right
+    whole = SpanProblem.of(seen, pair.first.bias, pair.between, basis.second.right, basis.unit)
+    few = whole.thinned(32, rng)
+    assert len(few.offset) == 32
+    true = x.flatten(1).double() @ basis.first.right
+    assert float(whole.residual(true).max()) < 1e-6
+    assert float(few.residual(true).max()) < 1e-6
+    assert float(few.residual(true.flip(1)).min()) > 1e-2  # and no others
+    assert whole.thinned(500, rng) is whole
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_a_wide_layer_is_searched_on_few_units_and_comes_back_whole(size: int) -> None:
+    model, (x, y) = wide(), batch(size)
+    answer = answer_to(case_of(model, gradients(model, x, y), size))
+    assert worst(answer, x) > 60
     assert bool(answer.certified.all())
 
 

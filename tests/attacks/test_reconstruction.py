@@ -7,8 +7,9 @@ import torch
 from spine import attempt
 
 from fedspill.attacks.dlg import DeepLeakage
+from fedspill.attacks.inversion.cases import Answer
 from fedspill.attacks.inverting_gradients import InvertingGradients
-from fedspill.attacks.reconstruction import Reconstruction
+from fedspill.attacks.reconstruction import Reconstruction, unsure
 from fedspill.attacks.sapag import Sapag
 from fedspill.audit.deployment import Deployment
 from fedspill.audit.plan import check_plan
@@ -125,3 +126,12 @@ def test_published_attacks_leave_larger_batches_alone() -> None:
     guess = InvertingGradients()(view_of(trace, deployment), seed=1)
     assert not bool(guess.answered.any())
     assert any("most_samples" in note for note in guess.notes)
+
+
+def test_matching_is_tried_beside_exact_recovery_where_that_is_unsure() -> None:
+    found, none = torch.zeros(1, 4), torch.zeros(0, 1)
+    yes, no = torch.tensor([True]), torch.tensor([False])
+    assert unsure(Answer.none("does not apply", tried=False))
+    assert unsure(Answer(found, no))
+    assert not unsure(Answer(found, yes))
+    assert not unsure(Answer(none, torch.zeros(0, dtype=torch.bool)))  # it was tried, and there is nothing to find

@@ -91,6 +91,12 @@ def test_a_defense_whose_marks_another_one_covers_is_not_accused() -> None:
     assert "clip-noise" in first.why
 
 
+def test_what_is_not_applied_itself_covers_nothing() -> None:
+    trace, _ = recorded()
+    checks = check_defenses((ClipNoise(sigma=0.1), Compression(drop=0.9)), trace)
+    assert [check.on for check in checks] == [False, False]
+
+
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("source", ["seeded", "secure"])
 def test_noise_has_its_size_within_two_percent_of_a_million(law: Any, source: Any) -> None:
@@ -130,10 +136,11 @@ def test_an_audit_of_a_recording_holds_it_against_the_plan(tmp_path: Path) -> No
     audit(bare, tmp_path / "bare")
     (folder,) = (tmp_path / "bare" / "traces").iterdir()
     claimed = tiny(attacks=["llbg"], defenses=[{"name": "clip-noise", "sigma": 0.1}])
-    request = Request(claimed, tmp_path / "audit", trace=folder)
-    result = run_audit(request, Quiet())
-    (check,) = result["defense_checks"]
-    assert (check["defense"], check["on"]) == ("clip-noise", False)
+    for explicit in (True, False):  # whether the plan also says what data and model were recorded
+        request = Request(claimed, tmp_path / f"audit-{explicit}", trace=folder, explicit_plan=explicit)
+        result = run_audit(request, Quiet())
+        (check,) = result["defense_checks"]
+        assert (check["defense"], check["on"]) == ("clip-noise", False)
 
 
 def test_nothing_is_said_where_nothing_is_configured(tmp_path: Path) -> None:

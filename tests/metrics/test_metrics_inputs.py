@@ -12,6 +12,7 @@ from fedspill.errors import NotScored
 from fedspill.guesses import Inputs
 from fedspill.metrics import similarity
 from fedspill.metrics.base import Score
+from fedspill.metrics.input_chance import baselines
 from fedspill.metrics.inputs import (
     CertificatePrecision,
     InputsLpips,
@@ -20,7 +21,6 @@ from fedspill.metrics.inputs import (
     InputsRecognisable,
     InputsRecovered,
     InputsSsim,
-    baselines,
 )
 from fedspill.metrics.similarity import Range, lpips, matched, psnr, ssim
 from fedspill.trace import Origin, Truth

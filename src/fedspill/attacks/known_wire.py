@@ -42,7 +42,10 @@ class KnownWire:
             return None
         defenses = view.knows("defense")
         found = KnownWire.of(defenses, int(view.knows("batch_size")))
-        return None if found == KnownWire() else found
+        if found == KnownWire():
+            view.used.discard("defense")  # it looked and has no answer to it: that is no attacker who knows the defense
+            return None
+        return found
 
     @staticmethod
     def of(defenses: Sequence[Defense], batch_size: int) -> KnownWire:

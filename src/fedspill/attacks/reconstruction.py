@@ -8,10 +8,12 @@ from typing import ClassVar, final
 import torch
 
 from fedspill.attacks.base import Attack
-from fedspill.attacks.inversion.cases import INPUT_NEEDS, cases_of, guess_of, sample_shape
+from fedspill.attacks.inversion.cases import INPUT_NEEDS, Answer, Case, cases_of, guess_of, sample_shape
 from fedspill.attacks.inversion.exact import exact_answer
-from fedspill.attacks.inversion.matching import classes_of, match
+from fedspill.attacks.inversion.likeliest import Kind, likeliest
+from fedspill.attacks.inversion.matching import classes_of, labels_by, match
 from fedspill.attacks.inversion.recover import Effort
+from fedspill.attacks.known_wire import KnownWire
 from fedspill.guesses import Inputs
 from fedspill.trace import View
 
@@ -23,8 +25,9 @@ class Reconstruction(Attack):
 
     Labels and batch order need not be known. Several local steps of plain SGD are walked one by one. Where no exact
     route applies and a batch has at most `most_matched` samples, gradients are matched by optimization instead. Each
-    sample carries a certificate: whether the network, given it, sends back what was observed. Does not apply to more
-    samples than the first two layers have units, to several local epochs, and to sums of clients.
+    sample carries a certificate: whether the network, given it, sends back what was observed. An adversary that knows
+    of a defense and has inputs of the kind takes the likeliest batch where no exact one is found. Does not apply to
+    more samples than the first two layers have units, to several local epochs, and to sums of clients.
     """
 
     name: ClassVar[str] = "inputs"
@@ -42,11 +45,27 @@ class Reconstruction(Attack):
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         cases, notes = cases_of(view, self.origins, rng)
         effort, classes = Effort(self.starts, peels=self.peels), classes_of(view, cases[0])
+        told = KnownWire.known_to(view) is not None
+        kind = Kind.known_to(view, classes) if told else None
+        labels = labels_by("labels", view, rng) if kind is not None else {}
         answers = []
         for case in cases:
             shape = sample_shape(view, case)
             answer = exact_answer(case, shape, classes, effort, rng)
-            if not answer.tried and case.samples <= self.most_matched and shape is not None:
-                answer = match(case, shape, classes, view, rng, moves=self.moves)
+            if kind is not None and shape is not None and not whole(answer, case):
+                answer = likeliest(case, shape, classes, view, labels.get(case.of), kind, answer.samples, rng)
+            elif unsure(answer) and case.samples <= self.most_matched and shape is not None:
+                matched = match(case, shape, classes, view, rng, moves=self.moves)
+                answer = matched if not answer.tried else min(answer, matched, key=lambda one: one.unexplained)
             answers.append(answer)
         return guess_of(cases, answers, notes)
+
+
+def whole(answer: Answer, case: Case) -> bool:
+    """Whether every sample of a batch was found and vouched for."""
+    return len(answer.samples) == case.samples and bool(answer.certified.all())
+
+
+def unsure(answer: Answer) -> bool:
+    """Whether exact recovery did not apply, or found samples that it does not vouch for."""
+    return not answer.tried or (len(answer.samples) > 0 and not bool(answer.certified.all()))

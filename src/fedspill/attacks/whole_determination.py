@@ -11,8 +11,9 @@ from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 from fedspill.attacks.base import Attack
+from fedspill.attacks.known_wire import KnownWire
 from fedspill.attacks.local_changes import Setting, read_setting
-from fedspill.attacks.path_bases import inner_products, last_layer_of, load_between, path_bases, probe_head
+from fedspill.attacks.path_bases import Probe, inner_products, last_layer_of, load_between, path_bases, probe_head
 from fedspill.attacks.quantity_inference import WATCHER_NEEDS
 from fedspill.attacks.round_sums import LabelsPerClient, Rehearsal, RoundSum, read_rounds
 from fedspill.attacks.simplex import cone_fit
@@ -38,7 +39,8 @@ class WholeDetermination(Attack):
     the rounds are joined by how well they are explained. "prior" (ours) needs the last model only: it finds the class
     prior under which the model's answers on balanced auxiliary data would be balanced (EM). With both, a gap in the
     order is a border only if it exceeds its standard error, between rounds or between halves of the auxiliary data;
-    where there is no such gap the answer is "cannot tell".
+    where there is no such gap the answer is "cannot tell". Told of a frozen head, "path" falls back on "prior"; told of
+    smoothed labels, it smooths its own.
     """
 
     name: ClassVar[str] = "whole-determination"
@@ -69,8 +71,10 @@ class WholeDetermination(Attack):
             amount = -vectors.mean(1)
             group = clustered(vectors, amount, self.groups or 3)
             return Groups(of, group[None], amount[None], torch.tensor([True]), notes)
-        if self.solver == "path":
-            logs, errors = path_amounts(rounds, setting)
+        wire = KnownWire.known_to(view)
+        still = wire is not None and wire.no_head  # a last layer that never moves has no path
+        if self.solver == "path" and not still:
+            logs, errors = path_amounts(rounds, setting, 0.0 if wire is None else wire.smoothed)
         else:
             load_between(setting.model, last.tensors, {}, 0.0)
             logs, errors = prior_amounts(setting)
@@ -100,8 +104,11 @@ def clustered(vectors: Tensor, amount: Tensor, groups: int) -> Tensor:
     return torch.from_numpy(np.argsort(np.argsort([-m for m in means]))[found]).long()
 
 
-def path_amounts(rounds: list[RoundSum], setting: Setting) -> tuple[Tensor, Tensor]:
-    """(classes,) log share of each label in the rounds seen, and its standard error, by jackknife over rounds."""
+def path_amounts(rounds: list[RoundSum], setting: Setting, smoothed: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(classes,) log share of each label in the rounds seen, and its standard error, by jackknife over rounds.
+
+    smoothed: the share of every target that clients are known to spread over all classes.
+    """
     shares, weights = [], []
     even = torch.full((setting.classes,), 1 / setting.classes, dtype=torch.float64)
     for one in rounds:
@@ -109,7 +116,8 @@ def path_amounts(rounds: list[RoundSum], setting: Setting) -> tuple[Tensor, Tens
             setting.model, one.before, one.change, setting.head, setting.auxiliary, setting.classes, points=3
         )
         moved = last_layer_of(one.change, setting.head, setting.bias)  # the watcher's own part belongs to the whole
-        columns = torch.cat([bases.gradients, -moved[None]])
+        gradients = bases.gradients + smoothed * _spread_targets(bases.middle, setting.classes)
+        columns = torch.cat([gradients, -moved[None]])
         factors, agreement = cone_fit(inner_products(columns, bases.middle, even, RIDGE))
         agreement = min(max(agreement, 1e-3), 0.999)
         if float(factors.sum()) > 0:
@@ -125,6 +133,12 @@ def path_amounts(rounds: list[RoundSum], setting: Setting) -> tuple[Tensor, Tens
     without = ((weight * table).sum(0) - weight * table) / (weight.sum() - weight)
     deviation = without.clamp_min(1e-3).log() - logs
     return logs, ((len(table) - 1) / len(table) * (deviation**2).sum(0)).sqrt()
+
+
+def _spread_targets(probe: Probe, classes: int) -> Tensor:
+    """(classes, outputs, features + 1) what smoothing a whole target adds to the mean gradient of each class."""
+    own = torch.nn.functional.one_hot(probe.labels, classes).double()
+    return Probe(probe.features, own - 1 / classes, probe.labels).class_gradients(classes)
 
 
 def prior_amounts(setting: Setting) -> tuple[Tensor, Tensor]:

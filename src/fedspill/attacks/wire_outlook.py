@@ -74,4 +74,5 @@ def _reach(head: HeadChange) -> Tensor:
     """
     rows = head.weight.double().flatten(1)
     features = torch.linalg.vector_norm(head.weight_sent.double()) / torch.linalg.vector_norm(head.bias_sent.double())
-    return torch.linalg.vector_norm(rows - rows.mean(0)) / len(rows) ** 0.5 * features
+    reach: Tensor = torch.linalg.vector_norm(rows - rows.mean(0)) / len(rows) ** 0.5 * features
+    return reach

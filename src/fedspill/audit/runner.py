@@ -256,7 +256,8 @@ def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
     trace = FolderTrace(folder, partial=request.partial)
     protocol = trace.protocol
     plan = recorded_plan(protocol)
-    deployed = request.plan if request.explicit_plan else plan
+    # Defenses that the plan names are what should be on, even where it leaves data and model to the recording.
+    deployed = request.plan if request.explicit_plan or request.plan.defenses else plan
     what = plan.data.name if plan else "a federation of others"
     classes = protocol.get("classes")
     return {

@@ -16,20 +16,22 @@ def check_defenses(defenses: Sequence[Defense], trace: Trace) -> list[Check]:
     """One check per defense, in order; each sees what left the client, after all of them.
 
     A defense behind it may hide its marks (noise fills the zeros that compression left), so where another one follows
-    that changes messages, a failed check is not believed.
+    that changes messages, a failed check is not believed; unless that other one is not applied either.
     """
     if not defenses:
         return []
     wire = wire_of(trace)
-    checks = []
-    for place, defense in enumerate(defenses):
+    checks: list[Check] = []
+    covering: list[str] = []
+    for defense in reversed(defenses):
         check = defense.verify(wire)
-        later = [other.name for other in defenses[place + 1 :] if type(other).outgoing is not Defense.outgoing]
         does_nothing = defense.verify(Wire(())).on is False
-        if check.on is False and later and not does_nothing:
-            check = Check(defense.name, None, f"its marks are covered by {', '.join(later)}")
+        if check.on is False and covering and not does_nothing:
+            check = Check(defense.name, None, f"its marks are covered by {', '.join(reversed(covering))}")
+        if check.on is not False and type(defense).outgoing is not Defense.outgoing:
+            covering.append(defense.name)
         checks.append(check)
-    return checks
+    return checks[::-1]
 
 
 def wire_of(trace: Trace) -> Wire:

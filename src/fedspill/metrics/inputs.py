@@ -11,23 +11,22 @@ from __future__ import annotations
 import base64
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
-from fedspill.errors import NothingToGuess, NotScored
+from fedspill.errors import NotScored
 from fedspill.evidence import Evidence, Images
 from fedspill.guesses import Guess, Inputs
 from fedspill.metrics.base import Measured, Metric
-from fedspill.metrics.similarity import CAP, Range, lpips, lpips_weights, matched, mse, psnr, ssim
+from fedspill.metrics.input_chance import baselines
+from fedspill.metrics.input_pairs import answered, paired, quality, real_inputs
+from fedspill.metrics.similarity import CAP, Range, lpips, lpips_weights, mse, psnr, ssim
 from fedspill.trace import Origin, Truth
 
 CLEAR, RECOGNISABLE = 30.0, 20.0  # dB
-ENOUGH = 2_000  # samples that class means and other samples are taken from
 SHOWN = 8  # images in a report, with --show-data only
 
 
@@ -192,89 +191,6 @@ class CertificatePrecision(Metric):
         if not values:
             raise NotScored("the attack vouches for no sample")
         return Measured(torch.stack(values), torch.stack(chance), torch.tensor(trials))
-
-
-def answered(guess: Inputs) -> list[int]:
-    """The origins that the attack answers for."""
-    found = [index for index, yes in enumerate(guess.answered.tolist()) if yes]
-    if not found:
-        why = f": {guess.notes[-1]}" if guess.notes else ""
-        raise NothingToGuess(f"the attack does not apply to what was observed{why}")
-    return found
-
-
-def real_inputs(of: Sequence[Origin], truth: Truth) -> list[Tensor]:
-    """The true samples of each origin."""
-    for origin in of:
-        if not truth.has(origin, "inputs"):
-            raise NotScored(
-                f"the samples of {origin.sender} in round {origin.round} are not at hand: recordings do not hold inputs"
-            )
-    return [truth.get(origin, "inputs") for origin in of]
-
-
-def paired(samples: Tensor, real: Tensor, span: Range) -> Tensor:
-    """(n, *shape) in [0, 1]: for each true sample the guessed one matched with it, grey where there is none."""
-    if samples.numel() and samples[0].numel() != real[0].numel():
-        raise NotScored(f"guessed samples have shape {tuple(samples.shape[1:])}, true ones {tuple(real.shape[1:])}")
-    found = span.unit(samples.reshape(len(samples), *real.shape[1:]))
-    order = matched(found, span.unit(real))
-    grey = torch.full_like(real, 0.5, dtype=torch.float64)
-    return torch.stack([found[i] if i >= 0 else grey[n] for n, i in enumerate(order.tolist())])
-
-
-def quality(samples: Tensor, real: Tensor, span: Range) -> Tensor:
-    """(k,) PSNR of each guessed sample against the true one matched with it; 0 for the surplus."""
-    order = matched(span.unit(samples.reshape(len(samples), *real.shape[1:])), span.unit(real))
-    values = psnr(paired(samples, real, span), span.unit(real))
-    result = torch.zeros(len(samples), dtype=torch.float64)
-    result[order[order >= 0]] = values[order >= 0]
-    return result
-
-
-def baselines(of: Sequence[Origin], real: Sequence[Tensor], truth: Truth) -> dict[str, list[Tensor]]:
-    """What can be returned without access, for each origin as many samples as it has."""
-    span = Range.of(list(real))
-    result = {"grey": [torch.full_like(own, (span.low + span.high) / 2) for own in real]}
-    pool = _some_of(truth.clients) if truth.clients else None
-    every = torch.cat(list(real)) if pool is None else pool.x
-    rng = torch.Generator().manual_seed(0)
-    if len(every) > 1:
-        result["random"] = [_others(own, every, rng) for own in real]
-    if pool is not None and all(truth.has(origin, "input_labels") for origin in of):
-        labels = [truth.get(origin, "input_labels") for origin in of]
-        result["class mean"] = [_class_means(own, y, pool) for own, y in zip(real, labels, strict=True)]
-    return result
-
-
-def _some_of(clients: Sequence[Examples]) -> Examples:
-    """All samples of the clients, or enough of them to know means by."""
-    pool = Examples.join(list(clients)).to("cpu")
-    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))
-    return pool.take(order[:ENOUGH])
-
-
-def _not_in(own: Tensor, every: Tensor) -> Tensor:
-    """(len(every),) which samples are none of the origin's own."""
-    return ~(torch.cdist(every.flatten(1).double(), own.flatten(1).double()) < 1e-6).any(1)
-
-
-def _others(own: Tensor, every: Tensor, rng: torch.Generator) -> Tensor:
-    """(n, *shape) random samples of `every` other than the origin's own; their mean where there are none."""
-    free = every[_not_in(own, every)]
-    if not len(free):
-        return every.mean(0, keepdim=True).expand_as(own)
-    return free[torch.randint(len(free), (len(own),), generator=rng)]
-
-
-def _class_means(own: Tensor, labels: Tensor, pool: Examples) -> Tensor:
-    """(n, *shape) the mean of all samples of the class but the origin's own; grey if there are no others."""
-    free = _not_in(own, pool.x)
-    means = []
-    for label in labels.tolist():
-        others = pool.x[free & (pool.y == label)]
-        means.append(others.mean(0) if len(others) else torch.full_like(own[0], 0.5))
-    return torch.stack(means)
 
 
 def _uris(images: Tensor) -> list[str]:

@@ -12,7 +12,8 @@ from fedspill.errors import NotScored
 from fedspill.guesses import Guess, Inputs
 from fedspill.messages import SERVER
 from fedspill.metrics.base import Measured, Metric
-from fedspill.metrics.inputs import answered, baselines, real_inputs
+from fedspill.metrics.input_chance import baselines
+from fedspill.metrics.input_pairs import answered, real_inputs
 from fedspill.metrics.similarity import CAP
 from fedspill.partitions.tiles import image_tiles
 from fedspill.trace import Truth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class Answer:
     labels: Tensor | None = None
     why: str = ""
     tried: bool = True
+    unexplained: float = math.inf  # share of the gradient that the answer as a whole leaves unexplained, if computed
 
     @staticmethod
     def none(why: str, *, tried: bool) -> Answer:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fedspill.attacks.inversion.gradients import Gradients
 from fedspill.attacks.inversion.layers import Pair, chain_of
+
+SHORTLIST = 4  # labels that are tried before all are
+FITS = 0.02  # distance at which a label of the shortlist needs no rival
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +30,9 @@ class Certificate:
 
 def certify(model: nn.Module, first: str, z: Tensor, delta: Tensor) -> Certificate:
     """For samples with first-layer values z (k, m) and peeled delta (k, m); `first` names the layer of `model`."""
-    labels, errors, shares = [], [], []
-    for values, seen in zip(z, delta, strict=True):
-        label, sent = _nearest(model, first, values, seen)
-        labels.append(label)
-        errors.append(_apart(sent, seen))
-        shares.append(float(seen.norm() / sent.norm().clamp_min(1e-300)))
-    numbers = (torch.tensor(values, dtype=torch.float64) for values in (errors, shares))
-    return Certificate(torch.tensor(labels, dtype=torch.int64), *numbers)
+    labels, sent = _nearest(_above(model, first), z, delta)
+    share = delta.norm(dim=1) / sent.norm(dim=1).clamp_min(1e-300)
+    return Certificate(labels, _apart(sent, delta), share)
 
 
 def is_scale_free(pair: Pair) -> bool:
@@ -55,58 +52,92 @@ def scales_without_bias(model: nn.Module, pair: Pair, x: Tensor, delta: Tensor, 
     Without a first bias a rectified sample may be scaled if its delta is scaled back, and an odd activation cannot tell
     a sample from its negative. What the network sends back decides: its size, for a mean over `batch` samples.
     """
-    first = pair.first.weight_name.rpartition(".")[0]
+    upper = _above(model, pair.first.weight_name.rpartition(".")[0])
     factors = torch.ones(len(x), dtype=x.dtype)
     if pair.first.bias is not None:
         return factors
     probe = torch.linspace(-3, 3, len(pair.first.weight), dtype=x.dtype)[None]
     homogeneous = bool(torch.allclose(pair.between.value(2 * probe), 2 * pair.between.value(probe)))
     odd = bool(torch.allclose(pair.between.value(-probe), -pair.between.value(probe)))
-    for index, (sample, seen) in enumerate(zip(x, delta, strict=True)):
-        tried = []
-        for sign in (1.0, -1.0) if odd else (1.0,):
-            factor = sign
-            for _ in range(25 if homogeneous else 1):
-                _, sent = _nearest(model, first, pair.first.weight @ sample * factor, seen / factor)
-                if homogeneous:
-                    factor = sign * float(batch * seen.norm() / sent.norm().clamp_min(1e-300))
-            tried.append((_apart(sent, seen / factor), factor))
-        factors[index] = min(tried)[1]
+    best = torch.full((len(x),), torch.inf, dtype=x.dtype)
+    for sign in (1.0, -1.0) if odd else (1.0,):
+        factor = sign * torch.ones(len(x), 1, dtype=x.dtype)
+        for _ in range(25 if homogeneous else 1):
+            _, sent = _nearest(upper, (x * factor) @ pair.first.weight.T, delta / factor)
+            if homogeneous:
+                factor = (
+                    sign * batch * delta.norm(dim=1, keepdim=True) / sent.norm(dim=1, keepdim=True).clamp_min(1e-300)
+                )
+        error = _apart(sent, delta / factor)
+        factors = torch.where(error < best, factor[:, 0], factors)
+        best = torch.minimum(error, best)
     return factors
 
 
-def _nearest(model: nn.Module, first: str, values: Tensor, seen: Tensor) -> tuple[int, Tensor]:
-    """The label for which the network sends back what is nearest in direction to `seen` (m,), and that."""
-    sent = _sent_back(model, first, values)  # (classes, m)
-    best = int(((sent @ seen) / sent.norm(dim=1).clamp_min(1e-300)).argmax())
-    return best, sent[best]
-
-
-def _apart(sent: Tensor, seen: Tensor) -> float:
-    """Distance of unit vectors: more digits than their cosine has near 1."""
-    return float((sent / sent.norm().clamp_min(1e-300) - seen / seen.norm().clamp_min(1e-300)).norm())
-
-
-def _sent_back(model: nn.Module, first: str, values: Tensor) -> Tensor:
-    """(classes, m) the derivative of the loss by the first layer's values (m,), for every label."""
+def _above(model: nn.Module, first: str) -> nn.Sequential:
+    """What the network does with the values of its layer `first`."""
     chain = chain_of(model)
     assert not isinstance(chain, str)
     after = [name for name, _ in chain].index(first) + 1
-    upper = nn.Sequential(*(module for _, module in chain[after:]))
+    return nn.Sequential(*(module for _, module in chain[after:]))
+
+
+def _nearest(upper: nn.Module, values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """(k,) labels for which samples with first-layer `values` (k, m) send back what is nearest in direction to `seen`
+    (k, m), and that (k, m).
+
+    One push of `seen` ranks all labels by inner products; what is sent back is computed for the first few of them, and
+    for all only where none of those fits.
+    """
+    logits, pushed = _pushed(upper, values, seen)
+    wrong = _wrong(logits)
+    likely = ((wrong * pushed[:, None]).sum(2) / wrong.norm(dim=2).clamp_min(1e-300)).argsort(1, descending=True)
+    labels, nearest = _best_of(upper, values, seen, wrong, likely[:, :SHORTLIST])
+    for index in (_apart(nearest, seen) > FITS).nonzero().flatten().tolist():
+        one = slice(index, index + 1)  # all labels of all samples might not fit into memory
+        labels[one], nearest[one] = _best_of(upper, values[one], seen[one], wrong[one], likely[one])
+    return labels, nearest
+
+
+def _best_of(upper: nn.Module, values: Tensor, seen: Tensor, wrong: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The best of some `labels` (k, few) for each sample, and what it sends back."""
+    few = labels.shape[1]
+    chosen = wrong.take_along_dim(labels[:, :, None], 1).flatten(0, 1)
+    with torch.enable_grad():
+        start = values.detach().repeat_interleave(few, 0).requires_grad_()
+        (sent,) = torch.autograd.grad((upper(start.clone()) * chosen).sum(), [start])
+    sent = sent.reshape(len(values), few, -1)
+    best = ((sent * seen[:, None]).sum(2) / sent.norm(dim=2).clamp_min(1e-300)).argmax(1)
+    rows = torch.arange(len(best))
+    return labels[rows, best], sent[rows, best]
+
+
+def _pushed(upper: nn.Module, values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """(k, logits) the logits, and the Jacobian times `seen`: the pull is linear in what it pulls, so it has a slope."""
     with torch.enable_grad():
         start = values.detach().clone().requires_grad_()
-        logits = upper(start[None].clone())[0]
-        if len(logits) == 1:  # a sigmoid head: labels 0 and 1
-            wrong = torch.sigmoid(logits).expand(2, 1) - torch.tensor([[0.0], [1.0]]).to(logits)
-        else:
-            wrong = logits.softmax(0) - torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
+        logits = upper(start.clone())
+        dual = torch.zeros_like(logits, requires_grad=True)
+        (pull,) = torch.autograd.grad((logits * dual).sum(), [start], create_graph=True)
+        (pushed,) = torch.autograd.grad((pull * seen).sum(), [dual])
+    return logits.detach(), pushed
 
-        def back(cotangent: Tensor) -> Tensor:
-            (found,) = torch.autograd.grad(logits, [start], cotangent, retain_graph=True)
-            return found
 
-        sent: Tensor = vmap(back)(wrong.detach())
-    return sent.detach()
+def _wrong(logits: Tensor) -> Tensor:
+    """(k, labels, logits) the derivative of the loss by the logits (k, logits), for every label; one logit: two."""
+    if logits.shape[1] == 1:
+        return torch.sigmoid(logits)[:, :, None] - torch.tensor([[0.0], [1.0]]).to(logits)
+    return logits.softmax(1)[:, None] - torch.eye(logits.shape[1]).to(logits)
+
+
+def _apart(sent: Tensor, seen: Tensor) -> Tensor:
+    """(k,) distance of unit vectors: more digits than their cosine has near 1."""
+    return (_unit(sent) - _unit(seen)).square().sum(1).sqrt()
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    unit: Tensor = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    return unit
 
 
 def copies(certificate: Certificate, samples: int) -> Tensor:

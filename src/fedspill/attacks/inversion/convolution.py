@@ -33,21 +33,13 @@ def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tupl
     chain = chain_of(model)
     if isinstance(chain, str):
         return chain
-    linear = next((index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)), None)
-    if linear is None:
-        return "the network has no linear layer to start from"
-    name, top = chain[linear]
-    assert isinstance(top, nn.Linear)
-    if top.bias is None:
-        return "the first linear layer has no bias, whose gradient would give its input"
+    top = linear_input(chain, gradients)
+    if isinstance(top, str):
+        return top
+    linear, known, sent = top
     shapes = _input_shapes([module for _, module in chain[:linear]], shape)
     if isinstance(shapes, str):
         return shapes
-    weight, bias = gradients[f"{name}.weight"].double(), gradients[f"{name}.bias"].double()
-    if not float(bias.norm()) > 0:
-        return f"the bias gradient of {name!r} is zero"
-    known = (bias @ weight) / (bias @ bias)
-    sent = top.weight.detach().double().T @ bias
     above: Inverse | None = None
     for index in reversed(range(linear)):
         name, module = chain[index]
@@ -61,11 +53,28 @@ def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tupl
             sent = _send_back(module, below, delta.reshape(1, *shapes[index + 1]))
             above = None
         else:
-            inverse = _inverse(module, known)
-            if isinstance(inverse, str):
-                return inverse
-            above = inverse
+            before = inverse(module, known)
+            if isinstance(before, str):
+                return before
+            above = before
     return known.reshape(shape)
+
+
+def linear_input(
+    chain: list[tuple[str, nn.Module]], gradients: Mapping[str, Tensor]
+) -> tuple[int, Tensor, Tensor] | str:
+    """Where the first linear layer is, what it was fed, and what it sends back, both (features,); or why not."""
+    linear = next((index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)), None)
+    if linear is None:
+        return "the network has no linear layer to start from"
+    name, top = chain[linear]
+    assert isinstance(top, nn.Linear)
+    if top.bias is None:
+        return "the first linear layer has no bias, whose gradient would give its input"
+    weight, bias = gradients[f"{name}.weight"].double(), gradients[f"{name}.bias"].double()
+    if not float(bias.norm()) > 0:
+        return f"the bias gradient of {name!r} is zero"
+    return linear, (bias @ weight) / (bias @ bias), top.weight.detach().double().T @ bias
 
 
 def _send_back(layer: nn.Conv2d, shape: tuple[int, ...], delta: Tensor) -> Tensor:
@@ -102,8 +111,8 @@ def _input_shapes(modules: list[nn.Module], shape: tuple[int, ...]) -> list[tupl
     return shapes
 
 
-def _inverse(module: nn.Module, a: Tensor) -> Inverse | str:
-    """Values before the activation, its slope there, and where both are known."""
+def inverse(module: nn.Module, a: Tensor, doubt: float = 0.0) -> Inverse | str:
+    """Values before the activation, its slope there, and where both are known; a value up to `doubt` may be noise."""
     everywhere = torch.ones_like(a, dtype=torch.bool)
     if isinstance(module, nn.Sigmoid):
         a = a.clamp(1e-9, 1 - 1e-9)
@@ -115,7 +124,7 @@ def _inverse(module: nn.Module, a: Tensor) -> Inverse | str:
         slope = torch.where(a > 0, 1.0, module.negative_slope).to(a)
         return a / slope, slope, everywhere
     if isinstance(module, nn.ReLU):
-        on = a > 1e-6 * a.abs().max()
+        on = a > max(1e-6 * float(a.abs().max()), doubt)
         return a, on.to(a), on
     return f"{type(module).__name__} cannot be inverted"
 

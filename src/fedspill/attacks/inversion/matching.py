@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,10 +17,12 @@ from fedspill.attacks.inversion.cases import Answer, Case, cases_of, contradicti
 from fedspill.attacks.inversion.certify import mismatch_up_to_scale
 from fedspill.attacks.inversion.gradients import Gradients, gradients_of, local_steps_of
 from fedspill.attacks.inversion.recipes import dlg, inverting_gradients
-from fedspill.attacks.inversion.search import Box, Recipe, one_hot, reconstruct
+from fedspill.attacks.inversion.resume import Keep
+from fedspill.attacks.inversion.search import Box, Found, Recipe, State, one_hot, reconstruct
 from fedspill.errors import FedspillError
 from fedspill.guesses import Inputs, LabelCounts
 from fedspill.registry import make
+from fedspill.terminal import Screen
 from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 
@@ -45,6 +48,7 @@ class GradientMatching(Attack, ABC):
     most_samples: int = 4  # larger batches are not tried
     labels_from: str = "labels"  # a label attack; empty: sought together with the inputs
     unexplained: float = UNEXPLAINED  # share of the gradient that an answer may leave unexplained
+    keep_in: str = ""  # folder in which unfinished searches are kept, to be taken up again; empty: nowhere
 
     @abstractmethod
     def recipe(self, model: nn.Module) -> Recipe:
@@ -66,7 +70,9 @@ class GradientMatching(Attack, ABC):
                 answers.append(Answer.none("the shape of an input is not known", tried=False))
             else:
                 known = labels.get(case.of)
-                answers.append(best_of([self.recipe(case.model)], case, shape, view, rng, known, self.unexplained))
+                keep = Keep(Path(self.keep_in)) if self.keep_in else None
+                recipes = [self.recipe(case.model)]
+                answers.append(best_of(recipes, case, shape, view, rng, known, self.unexplained, keep))
         return guess_of(cases, answers, notes)
 
 
@@ -86,6 +92,7 @@ def best_of(
     rng: torch.Generator,
     labels: Tensor | None,
     unexplained: float = UNEXPLAINED,
+    keep: Keep | None = None,
 ) -> Answer:
     """The best explanation that any of the recipes finds; nothing where none explains enough of what was seen."""
     classes, reason = classes_of(view, case), contradiction(case)
@@ -97,9 +104,7 @@ def best_of(
     targets = one_hot(labels, classes) if labels is not None and usable else None
     best: tuple[float, Tensor, Tensor] | None = None
     for recipe in recipes:
-        found = reconstruct(
-            recipe, gradients, observed, (case.samples, *shape), classes, rng=rng, targets=targets, box=_box(view)
-        )
+        found = searched(recipe, gradients, observed, (case.samples, *shape), classes, rng, targets, _box(view), keep)
         x, soft = found.x[found.best].double(), found.targets[found.best].double()
         if bool(torch.isfinite(x).all()):
             missed, _ = mismatch_up_to_scale(precise, case.observed, x, soft)
@@ -109,7 +114,37 @@ def best_of(
         why = f"every candidate leaves more than {unexplained:.0%} of the observed gradient unexplained"
         return Answer.none(why, tried=True)
     missed, x, soft = best
-    return Answer(x, torch.full((len(x),), missed < CERTAIN), soft.argmax(1))
+    return Answer(x, torch.full((len(x),), missed < CERTAIN), soft.argmax(1), unexplained=missed)
+
+
+def searched(
+    recipe: Recipe,
+    gradients: Gradients,
+    observed: Sequence[Tensor],
+    shape: Sequence[int],
+    classes: int,
+    rng: torch.Generator,
+    targets: Tensor | None = None,
+    box: Box | None = None,
+    keep: Keep | None = None,
+) -> Found:
+    """A search with its loss on a progress bar; with `keep`, one that outlives its process."""
+    page = keep.page(recipe, observed, shape, targets, rng.get_state()) if keep else None
+    keeper = page.keeper() if page else None
+    with Screen().bar("matching gradients", recipe.steps) as bar:
+
+        def watch(state: State) -> None:
+            bar(state.steps, f"loss {float(state.least.min()):.3g}")
+            if keeper:
+                keeper(state)
+
+        state = page.read() if page else None
+        found = reconstruct(
+            recipe, gradients, observed, shape, classes, rng=rng, targets=targets, box=box, state=state, watch=watch
+        )
+    if page:
+        page.remove()
+    return found
 
 
 def labels_by(source: str, view: View, rng: torch.Generator) -> dict[Origin, Tensor]:

@@ -41,14 +41,24 @@ def sapag(steps: int = 2_000, *, per_entry: bool = False, lr: float = 0.01) -> R
     return Recipe(GaussianKernel(per_entry=per_entry), Adam(lr, steps), steps, start="uniform")
 
 
-def grad_inversion(model: nn.Module, steps: int = 20_000, *, group: int = 5, batch_norm: bool = True) -> Recipe:
+def grad_inversion(
+    model: nn.Module,
+    steps: int = 20_000,
+    *,
+    group: int = 5,
+    batch_norm: bool = True,
+    variation: float = 1e-4,
+    statistics: float = 0.1,
+) -> Recipe:
     """Yin et al., See through Gradients, 2021: squared distance, variation, norm, batch-norm statistics, a group.
 
     Weights 1e-4, 1e-6, 0.1 (first layer tenfold) and 0.01; Adam 0.1 with 50 warm-up steps, cosine decay and Langevin
     noise of 0.2. The group's mean is not registered to its members by optical flow, as in other re-implementations.
+    The published weights go with a sum of distances over the layers of a ResNet50, weighted 1e-3; here the distance is
+    relative, so that smaller networks may need others.
     """
-    priors = [TotalVariation(1e-4), SquaredNorm(1e-6)]
+    priors = [TotalVariation(variation), SquaredNorm(variation / 100)]
     adam = Adam(0.1, steps, schedule="cosine", warmup=min(50, steps), langevin=0.2)
-    statistics = (BatchNormStatistics(model, 0.1),) if batch_norm else ()
+    features = (BatchNormStatistics(model, statistics),) if batch_norm else ()
     consistency = (GroupConsistency(0.01),) if group > 1 else ()
-    return Recipe(SquaredDistance(relative=True), adam, steps, (*priors, *statistics, *consistency), group, boxed=True)
+    return Recipe(SquaredDistance(relative=True), adam, steps, (*priors, *features, *consistency), group, boxed=True)

@@ -18,6 +18,9 @@ from fedspill.attacks.inversion.span import SpanProblem, descend, find_roots, is
 from fedspill.attacks.inversion.spectrum import Spectrum, leading, spectrum_of
 
 SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
+STARTS_EACH = 4  # for each sample that is sought, at most
+# Without noise a root is sought on part of the units only: equations enough to hold it, then polished on all of them.
+CLEAN, FEWEST_UNITS, UNITS_EACH = 1e-4, 128, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +61,14 @@ class Basis:
     first: Spectrum
     second: Spectrum
     unit: Tensor | None  # c (B,) with q . c = 1 for every sample
+    pulled: Tensor  # W2^T U2 (m, r): what second-layer deltas send to the first, activation apart
 
     @property
     def batch(self) -> int:
         return self.first.rank
 
 
-def basis_of(seen: Observed, told: int | None, rng: torch.Generator) -> Basis | str:
+def basis_of(pair: Pair, seen: Observed, told: int | None, rng: torch.Generator) -> Basis | str:
     """The dimensions that the samples span, or why they cannot be told; `told` is how many there are said to be.
 
     Fewer directions than samples are samples that occur twice; more are a lie about their number.
@@ -81,7 +85,7 @@ def basis_of(seen: Observed, told: int | None, rng: torch.Generator) -> Basis | 
         return f"{first.rank} samples fill the second layer ({seen.second.shape[0]} units)"
     second = leading(seen.second, first.rank, rng)
     unit = None if seen.first_bias is None else (first.left.T @ seen.first_bias) / first.sizes
-    return Basis(first, second, unit)
+    return Basis(first, second, unit, (second.left.T @ pair.second.weight).T)
 
 
 def recover(
@@ -98,7 +102,7 @@ def recover(
     With `enough` it stops at that many samples whose residual is no more than the noise explains.
     """
     effort = effort or Effort()
-    basis = basis_of(seen, batch, rng)
+    basis = basis_of(pair, seen, batch, rng)
     if isinstance(basis, str):
         return basis
     one, two = basis.first, basis.second
@@ -106,7 +110,8 @@ def recover(
         tolerance = min(0.05, max(1e-3, 2 * (one.tail + two.tail)))
     tight = min(tolerance, 2 * (one.tail + two.tail) + 1e-6)
     layer, scale = pair.first, effort.scale or usual_scale(one.right.shape[0])
-    whole = SpanProblem.of(layer.weight, layer.bias, pair.between, one.right, two.right, basis.unit)
+    seen_inside = layer.weight @ one.right
+    whole = SpanProblem.of(seen_inside, layer.bias, pair.between, two.right, basis.unit)
     # The gradients in these few dimensions, from which samples are peeled.
     rest_first, rest_second = torch.diag(one.sizes), torch.diag(two.sizes)
     rest_bias = None if seen.first_bias is None else one.left.T @ seen.first_bias
@@ -123,14 +128,16 @@ def recover(
             back = back_t[:left].T
             outside = two.right @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
             unit = None if rest_bias is None else (u[:, :left].T @ rest_bias) / sizes[:left]
-            problem = SpanProblem.of(layer.weight, layer.bias, pair.between, one.right @ back, outside, unit)
+            problem = SpanProblem.of(seen_inside @ back, layer.bias, pair.between, outside, unit)
+        if max(one.tail, two.tail) < CLEAN:
+            problem = problem.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
         roots = find_roots(
             problem,
             left,
             scale=scale * SCALES[peel % len(SCALES)],
             tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
             rng=rng,
-            starts=effort.starts,
+            starts=min(effort.starts, STARTS_EACH * left),
             rounds=effort.rounds,
         )
         if not len(roots):
@@ -140,7 +147,7 @@ def recover(
             q = whole.q(y[index])
             if float(residual[index]) > tolerance or is_known(q, found) or len(found) == basis.batch:
                 continue
-            s, t, activation = backward_pair(pair, basis, q)
+            s, t, activation = backward_pair(pair, basis, q, whole.z(y[index]))
             found = torch.cat([found, q[None]])
             deltas.append(one.left @ s)
             rest_first = rest_first - s[:, None] * q
@@ -151,11 +158,12 @@ def recover(
     return Recovered(basis.batch, found @ one.right.T, residual, delta, tolerance, (one.tail, two.tail))
 
 
-def backward_pair(pair: Pair, basis: Basis, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For a sample q (B,): its delta1 and delta2 in the bases of the gradients' columns, and its activations (m,)."""
-    one, two = basis.first, basis.second
-    z = pair.first.weight @ (one.right @ q) + (0 if pair.first.bias is None else pair.first.bias)
-    pulled = pair.between.pull(z, pair.second.weight.T @ two.left)
+def backward_pair(pair: Pair, basis: Basis, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For a sample q (B,) with first-layer values z (m,): its delta1 and delta2 in the bases of the gradients' columns,
+    and its activations (m,).
+    """
+    one = basis.first
+    pulled = pair.between.pull(z, basis.pulled)
     null = torch.linalg.svd(torch.cat([one.left, -pulled], 1), full_matrices=False)[2][-1]
     s, t = null[: one.rank], null[one.rank :]
     scale = 1 / ((s / one.sizes) @ q)

@@ -20,7 +20,6 @@ from fedspill.attacks.inversion.objectives import Objective, relative_mismatch
 from fedspill.attacks.inversion.optimizers import Memory, Optimizer, moved_to
 from fedspill.attacks.inversion.priors import Prior
 
-Watch: TypeAlias = Callable[[int, float], None]  # called with the step and the least loss, for a progress bar
 Start: TypeAlias = Literal["normal", "uniform", "zero"]
 
 
@@ -50,14 +49,35 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
+class State:
+    """All that a search depends on: from here it goes on as if it had never stopped."""
+
+    memory: Memory
+    least: Tensor  # (R,) the objective so far, priors apart
+    best: Tensor  # (R, n) where that was
+    chance: Tensor  # the generator's state
+
+    @property
+    def steps(self) -> int:
+        return self.memory.step
+
+
+Watch: TypeAlias = Callable[[State], None]  # called after every step: progress bars, files to resume from
+
+
+@dataclass(frozen=True, eq=False)
 class Found:
     """The best of every restart, and which of them explains the observation best."""
 
     x: Tensor  # (R, B, *shape)
     targets: Tensor  # (R, B, classes) probabilities
     loss: Tensor  # (R,) the objective, priors apart
-    steps: int
-    memory: Memory  # to go on from
+    state: State  # to go on from
+
+    @property
+    def steps(self) -> int:
+        """Of this search and those that it went on from."""
+        return self.state.steps
 
     @property
     def best(self) -> int:
@@ -75,28 +95,30 @@ def reconstruct(
     targets: Tensor | None = None,
     box: Box | None = None,
     start: Tensor | None = None,
-    memory: Memory | None = None,
+    state: State | None = None,
     watch: Watch | None = None,
 ) -> Found:
     """Inputs of `shape` (B, *sample) whose `gradients` come close to `observed`.
 
     `targets` (B, classes) or (R, B, classes) are probabilities; without them labels are sought jointly, as softmax of
-    logits. `start` (R, B, *sample) replaces the random one; `memory` takes a search up where it stood.
+    logits. `start` (R, B, *sample) replaces the random one. With `state` a search is taken up where it stood, and ends
+    after as many steps as the recipe has in all.
     """
     like = observed[0]
     count, size = int(shape[0]), int(torch.Size(shape).numel())
     joint = targets is None
-    if memory is None:
+    if state is None:
         first = _start(recipe, shape, like, rng) if start is None else start.to(like)
         flat = first.flatten(1)
         if joint:
             logits = torch.randn(len(flat), count * classes, generator=rng, dtype=torch.float64).to(like)
             flat = torch.cat([flat, logits], 1)
-        memory = Memory(flat)
+        unknown = torch.full((len(flat),), torch.inf, dtype=like.dtype, device=like.device)
+        state = State(Memory(flat), unknown, flat, rng.get_state())
+    memory, least, best = state.memory, state.least.clone(), state.best.clone()
+    rng.set_state(state.chance)
     restarts = len(memory.at)
     fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
-    least = torch.full((restarts,), torch.inf, dtype=like.dtype, device=like.device)
-    best = memory.at.clone()
 
     def read(at: Tensor) -> tuple[Tensor, Tensor]:
         x = at[:, :size].reshape(restarts, *shape)
@@ -117,19 +139,18 @@ def reconstruct(
         sound = slope.isfinite().all(1, keepdim=True)
         return loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
 
-    done = 0
-    for _ in range(recipe.steps):
+    def stands() -> State:
+        return State(memory, least.clone(), best.clone(), rng.get_state())
+
+    while memory.step < recipe.steps and not bool((least < recipe.enough).any()):
         memory, _losses = recipe.optimizer.move(memory, evaluate, rng)
-        done += 1
         if recipe.boxed and box is not None:
             x, rest = memory.at[:, :size].reshape(restarts, *shape), memory.at[:, size:]
             memory = moved_to(memory, torch.cat([box.clamp(x).flatten(1), rest], 1))
         if watch is not None:
-            watch(memory.step, float(least.min()))
-        if bool((least < recipe.enough).any()):
-            break
+            watch(stands())
     x, soft = read(best)
-    return Found(x.clone(), soft.clone(), least, done, memory)
+    return Found(x.clone(), soft.clone(), least, stands())
 
 
 def explained(gradients: Gradients, observed: Sequence[Tensor], x: Tensor, targets: Tensor) -> Tensor:

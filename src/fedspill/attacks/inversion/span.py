@@ -11,12 +11,12 @@ with no label, loss or upper layer in it. The bias gradient gives one linear equ
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedspill.attacks.inversion.between import Between
+from fedspill.attacks.inversion.between import Between, Elementwise
 
 DEFLATION = 20.0  # distance, in units of inputs, within which a known root repels the search
 ALIKE = 3e-2  # roots nearer than this share of their norm are one
@@ -35,20 +35,28 @@ class SpanProblem:
     power: float  # of the activations' norm by which the residual is divided
 
     @staticmethod
-    def of(
-        weight: Tensor, bias: Tensor | None, between: Between, inside: Tensor, outside: Tensor, unit: Tensor | None
-    ) -> SpanProblem:
-        """`inside` V (d, B), `outside` V2 (m, r), `unit` c (B,) with q . c = 1 or None."""
-        size = inside.shape[1]
+    def of(seen: Tensor, bias: Tensor | None, between: Between, outside: Tensor, unit: Tensor | None) -> SpanProblem:
+        """`seen` W1 V (m, B), `outside` V2 (m, r), `unit` c (B,) with q . c = 1 or None."""
+        size = seen.shape[1]
         if unit is None:
-            particular, free = inside.new_zeros(size), torch.eye(size, dtype=inside.dtype, device=inside.device)
+            particular, free = seen.new_zeros(size), torch.eye(size, dtype=seen.dtype, device=seen.device)
         else:
             particular = unit / (unit @ unit)
             free = torch.linalg.svd(unit[None], full_matrices=True)[2][1:].T.contiguous()
-        seen = weight @ inside
         offset = seen @ particular + (0 if bias is None else bias)
-        power = _power(between, len(weight), inside)
+        power = _power(between, len(seen), seen)
         return SpanProblem(between, outside, particular, free, seen @ free, offset, power)
+
+    def thinned(self, units: int, rng: torch.Generator) -> SpanProblem:
+        """The condition on some of the units, drawn at random: every root is still one, at a share of the cost.
+
+        The whole where units are not independent of each other, or few.
+        """
+        if not isinstance(self.between, Elementwise) or units >= len(self.offset):
+            return self
+        some = torch.randperm(len(self.offset), generator=rng)[:units].to(self.offset.device)
+        outside = torch.linalg.qr(self.outside[some])[0]
+        return replace(self, outside=outside, slope=self.slope[some], offset=self.offset[some])
 
     def q(self, y: Tensor) -> Tensor:
         return self.particular + y @ self.free.T
