@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import torch
@@ -64,6 +65,8 @@ def main() -> None:
     print(f"MIA2AIA, trained{1000 * ami:9.0f} ms per target, {ami / closed:6.0f} times the closed form")
 
     guarded("Adult's network, the mean client", (COLUMNS,), (128, 64), CLIENT)
+    guarded("Adult's network, the median client", (COLUMNS,), (128, 64), 206)
+    guarded("COP-MODE's network, the median client", (53,), (128, 64), 357)
     guarded("the paper's CelebA network, a tenth of its clients' data", (518,), (1024, 512), 1580)
 
 
@@ -75,16 +78,29 @@ def guarded(title: str, shape: tuple[int, ...], widths: tuple[int, ...], example
     x = torch.randn(examples, *shape, generator=rng)
     own = Examples(x, (x[:, 0] > 0).long())
     training = LocalTraining(optimizer="adam", lr=1e-3, batch_size=100)
-    epoch = seconds(lambda: train(model, state, own, training, generator(1, "epoch")), 2)
+    epoch = seconds(lambda: train(model, state, own, training, generator(1, "epoch")), 10)
     moved = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
     before, now = (Message(n, SERVER, EVERYONE, "model", s) for n, s in ((0, state), (1, moved)))
-    memory = {"steps": torch.full((3,), 0.01), "history": torch.zeros(30, 4)}
-    guard = seconds(lambda: Guard().incoming(now, before, Site(memory)), 10)
+    verdict = Guard().incoming(now, before, Site())
+    memory = dict(verdict.memory or {})
+    guard = seconds(lambda: Guard().incoming(now, before, Site(memory)), 200)
+    peak = peak_of(lambda: Guard().incoming(now, before, Site(memory)))
+    model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     kept = sum(tensor.numel() for tensor in memory.values()) / sum(tensor.numel() for tensor in state.values())
     print(f"{title}: {examples} examples")
     print(f"  local epoch   {1000 * epoch:9.2f} ms")
     print(f"  guard         {1000 * guard:9.2f} ms per round, {100 * guard / epoch:.1f} % of a local epoch")
-    print(f"  it remembers the last accepted model and {100 * kept:.2f} % of one more")
+    print(f"  it remembers the last accepted model and {100 * kept:.2f} % of one more, and allocates")
+    print(f"  {100 * peak / model_bytes:.0f} % of one more while it looks ({peak / 1024:.0f} KiB)")
+
+
+def peak_of(action: Callable[[], object]) -> int:
+    """Bytes that Python and numpy allocate at most during one call."""
+    tracemalloc.start()
+    action()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
 
 
 if __name__ == "__main__":

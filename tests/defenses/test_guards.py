@@ -18,10 +18,12 @@ from fedspill.data.base import Examples
 from fedspill.defenses.badacc import BadAcc
 from fedspill.defenses.badauc import BadAuc
 from fedspill.defenses.base import Site
-from fedspill.defenses.guard import Guard
+from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.guard_gate import GradientGate, contributors
 from fedspill.defenses.wadm import Wadm, divergences
-from fedspill.defenses.watch.thresholds import bounds
+from fedspill.defenses.watch.look import look
+from fedspill.defenses.watch.statistics import read_change
+from fedspill.defenses.watch.thresholds import CEILING, FLOOR, KEPT, PRIOR_MIDDLE, PRIOR_SPREAD, History, bounds
 from fedspill.defenses.watch.trial import roc_area
 from fedspill.errors import UsageError
 from fedspill.federation.local import LocalTraining, Tensors, gradient, state_of, train
@@ -125,6 +127,13 @@ def test_the_memory_is_small_and_survives_being_written_down() -> None:
         assert Guard().incoming(message(5, state), previous, Site(again)).action == action
 
 
+def test_a_client_that_lost_its_last_model_begins_anew() -> None:
+    memory, _, _ = shown(Guard(), benign(4))
+    verdict = Guard().incoming(message(4, benign(1)[0]), None, Site(memory))
+    assert verdict.action == "accept"
+    assert verdict.memory == {}
+
+
 def test_activations_that_only_serve_an_attack_are_refused() -> None:
     bad, good = (Site(architecture=lambda a=alpha: deep(activation="elu", alpha=a)) for alpha in (-2.0, 1.0))
     assert "alpha -2" in Guard().incoming(message(0, {}), None, bad).why
@@ -148,13 +157,117 @@ def test_a_model_of_another_form_is_refused(damage: str) -> None:
 def test_the_bound_holds_what_it_states_for_benign_values_of_its_own_model() -> None:
     """With a history of normal values the next one exceeds its bound about as often as stated: 1 % over all four."""
     rng = torch.Generator().manual_seed(0)
-    middle, spread = torch.tensor([1.0, 1.3, -0.05, 0.1]), torch.tensor([0.7, 0.6, 0.25, 0.1])
+    middle, spread = torch.tensor(PRIOR_MIDDLE), torch.tensor(PRIOR_SPREAD)
     alarms = 0
     for _ in range(600):
-        values = (middle + spread * torch.randn(13, 4, generator=rng)).double()
-        alarms += bool((values[-1] > bounds(values[:-1], 0.01)).any())
+        values = (middle + spread * torch.randn(13, 4, generator=rng)).tolist()
+        history = History.empty()
+        for one in values[:-1]:
+            history = history.after(one)
+        alarms += any(value > bound for value, bound in zip(values[-1], bounds(history, 0.01), strict=True))
     assert alarms <= 14  # binomial(600, 0.01) is above 14 with probability 0.0004
-    assert bool((bounds(torch.zeros(0, 4, dtype=torch.float64), 0.001) > bounds(torch.zeros(0, 4), 0.1)).all())
+    strict, lax = bounds(History.empty(), 0.1), bounds(History.empty(), 0.001)
+    assert strict[0] < lax[0]
+    assert all(a <= b for a, b in zip(strict, lax, strict=True))
+
+
+def test_no_history_makes_the_bounds_tighter_or_wider_than_stated() -> None:
+    for value in (-50.0, 50.0):
+        history = History.empty()
+        for _ in range(100):
+            history = history.after([value] * 4)
+        found = bounds(history, 0.01)
+        assert all(low <= bound <= high for low, bound, high in zip(FLOOR, found, CEILING, strict=True))
+
+
+def test_a_small_odd_step_in_a_quiet_round_is_no_alarm() -> None:
+    """After a drop of the learning rate single neurons move unlike the others, by less than they used to."""
+    rng = torch.Generator().manual_seed(5)
+    before = {"a.weight": torch.randn(64, 20, generator=rng)}
+    even = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
+    usual = read_change(before, even, 1, None).layers
+    quiet = {name: tensor + 0.001 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
+    quiet["a.weight"][3] += 0.05
+    assert read_change(before, quiet, 1, None).values[0] > 3
+    assert read_change(before, quiet, 1, usual).values[0] < 0.5
+    quiet["a.weight"][3] += 5
+    assert read_change(before, quiet, 1, usual).values[0] > 3
+
+
+def test_a_history_is_that_of_its_rounds_and_forgets_slowly() -> None:
+    rng = torch.Generator().manual_seed(1)
+    values = torch.randn(40, 4, generator=rng).double()
+    values[3, 2] = torch.nan  # said nothing
+    history = History.empty()
+    for one in values.tolist():
+        history = history.after(one)
+    known = values[~values[:, 2].isnan(), 2]
+    assert history.count == (40, 40, 39, 40)
+    assert history.mean[2] == pytest.approx(float(known.mean()))
+    assert history.squares[2] == pytest.approx(float((known - known.mean()).square().sum()))
+    for _ in range(300):
+        history = history.after([9.0] * 4)
+    assert history.count == (KEPT,) * 4
+    assert history.mean == pytest.approx([9.0] * 4, abs=0.3)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (40, 3), (300, 200), (12, 5, 3, 3)])
+def test_one_pass_over_a_tensor_sees_what_plain_sums_see(shape: tuple[int, ...]) -> None:
+    rng = torch.Generator().manual_seed(2)
+    before, now = torch.randn(shape, generator=rng), torch.randn(shape, generator=rng)
+    found, squares = look(before, now), (now - before).square()
+    assert torch.allclose(torch.from_numpy(found.rows), squares.reshape(max(len(shape) and shape[0], 1), -1).sum(1))
+    if len(shape) > 1:
+        assert found.columns is not None
+        by_input = squares.transpose(0, 1).flatten(1).sum(1)
+        assert torch.allclose(torch.from_numpy(found.columns), by_input, rtol=1e-4)
+    assert found.top == pytest.approx(float(now.abs().max()))
+    assert found.entries == now.numel()
+    half = look(before.half(), now.half())
+    assert np.allclose(half.rows, found.rows, rtol=0.05, atol=0.01)
+
+
+def test_one_neuron_that_moved_oddly_stands_out_whatever_the_rest_does() -> None:
+    rng = torch.Generator().manual_seed(3)
+    before = {"a.weight": torch.randn(64, 20, generator=rng), "a.bias": torch.randn(64, generator=rng)}
+    even = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
+    usual = read_change(before, even, 1, None)
+    for part in before:  # in the weights or in the bias alone
+        odd = {name: tensor.clone() for name, tensor in even.items()}
+        odd[part][5] += 3
+        assert read_change(before, odd, 1, None).values[0] > usual.values[0] + 1.5
+    dead = {name: tensor.clone() for name, tensor in even.items()}
+    for name in dead:
+        dead[name][10:50] = before[name][10:50]  # most of the layer stands still
+    assert abs(read_change(before, dead, 1, None).values[0] - usual.values[0]) < 1
+
+
+def test_a_server_that_claims_a_far_later_round_gains_little() -> None:
+    states = benign(6)
+    memory, previous, _ = shown(Guard(), states[:5])
+    assert previous is not None
+    for index in range(10):
+        far = message(10**6, planted(states[5], index))
+        assert Guard().incoming(far, previous, Site(memory)).action == "repair"
+
+
+def test_a_server_cannot_talk_the_guard_into_ever_larger_steps() -> None:
+    """Steps that all grow by half each round are stopped long before they are a hundred times what was usual."""
+    state = benign(6)[-1]
+    rng = torch.Generator().manual_seed(4)
+    directions = {name: torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
+    memory, previous, _ = shown(Guard(), benign(6))
+    usual, size = recalled(memory["guard"])[1].steps[0], 1.0
+    number, accepted = 6, True
+    while accepted and size < 1e4:
+        step = float(torch.tensor(usual).exp()) * size
+        number, size = number + 1, size * 1.5
+        state = {name: tensor + step * directions[name] for name, tensor in state.items()}
+        verdict = Guard().incoming(message(number, state), previous, Site(memory))
+        accepted = verdict.action == "accept"
+        if accepted and verdict.memory is not None:
+            memory, previous = dict(verdict.memory), message(number, state)
+    assert size < 100
 
 
 def test_guards_act_in_a_federation_and_a_rolled_back_round_tells_nothing_of_the_plant() -> None:

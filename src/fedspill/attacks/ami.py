@@ -8,14 +8,14 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from fedspill.attacks.aai import TRAINED_CONTROL, TRAINED_NEEDS
+from fedspill.attacks.aai import TRAINED_NEEDS
 from fedspill.attacks.active.dense import read_dense
 from fedspill.attacks.active.reading import origins, read_neurons, squashed
 from fedspill.attacks.active.targets import targets_of
 from fedspill.attacks.active.trained import AMI as PUBLISHED
 from fedspill.attacks.active.trained import train_ami
 from fedspill.attacks.base import ActiveAttack
-from fedspill.attacks.mia2aia import RELU
+from fedspill.attacks.mia2aia import RELU_CONTROL
 from fedspill.guesses import Membership
 from fedspill.messages import Message
 from fedspill.trace import View
@@ -35,11 +35,7 @@ class AMI(ActiveAttack):
     paper: ClassVar[str] = "Nguyen et al. 2023, in 004"
     needs = TRAINED_NEEDS
     guesses = Membership
-    control: ClassVar[Mapping[str, Any] | None] = {
-        **TRAINED_CONTROL,
-        "model": RELU,
-        "targets": {"members": 10, "others": 10},
-    }
+    control: ClassVar[Mapping[str, Any] | None] = {**RELU_CONTROL, "targets": {"members": 12, "others": 12}}
 
     at_once: int = 1
     epochs: int = 4000  # at most; the authors go on up to a million, at 1e-4

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedspill.attacks.active.closed_form import Code, Columns, Shape, plant_neurons
 from fedspill.attacks.active.dense import Dense, read_dense
 from fedspill.attacks.active.imputation import impute
-from fedspill.attacks.active.reading import origins, read_neurons, squashed
+from fedspill.attacks.active.matched import matched_signals, reads_through_noise, with_dead_zone
+from fedspill.attacks.active.reading import contrast, origins, read_neurons, squashed
 from fedspill.attacks.active.targets import shadow_of, targets_of
 from fedspill.attacks.base import ActiveAttack
 from fedspill.errors import NotApplicable
@@ -58,21 +59,26 @@ class Planted(ActiveAttack):
         targets.secret_column()
         chosen = targets.group(model.round, self.at_once).tolist()
         shape = fitting(self._shape(view), dense, dict(model.tensors), len(chosen), secret=True)
-        return replace(model, tensors=plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, shape, rng))
+        planted = plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, shape, rng)
+        if reads_through_noise(view, dense):
+            planted = with_dead_zone(dense, planted, shape.rows(dense, secret=True), len(chosen), shadow)
+        return replace(model, tensors=planted)
 
     def run(self, view: View, rng: torch.Generator) -> Attributes:
         dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), shadow_of(view)
         column = targets.secret_column()
         rows = 2 if dense.hidden == 1 else self._shape(view).rows(dense, secret=True)
         indices, signal = read_neurons(view, dense, targets, rows, self.at_once)
-        if rows == 2:
-            score = signal[:, 1] - signal[:, 0]
+        if rows == 2 and reads_through_noise(view, dense):
+            either = [targets.completed(value, shadow) for value in (0, 1)]
+            signal = matched_signals(view, dense, targets, either, indices, self.at_once)
+            score = squashed(signal[:, 1] - signal[:, 0])  # a quotient of two noises says less than their difference
+        elif rows == 2:
+            score = contrast(signal)
         else:
-            score = signal[:, 0] * (1 if float(shadow[:, column].mean()) >= 0.5 else -1)
+            score = squashed(signal[:, 0] * (1 if float(shadow[:, column].mean()) >= 0.5 else -1))
         prior = impute(targets, shadow)[indices]
-        return Attributes(
-            origins(targets, indices, self.at_once), squashed(score), prior, torch.tensor(indices) % self.at_once
-        )
+        return Attributes(origins(targets, indices, self.at_once), score, prior, torch.tensor(indices) % self.at_once)
 
     def _shape(self, view: View) -> Shape:
         reach = self.reach or reach_for(view)

@@ -9,6 +9,7 @@ import torch
 
 from fedspill.attacks.active.closed_form import Shape, plant_neurons
 from fedspill.attacks.active.dense import read_dense
+from fedspill.attacks.active.matched import matched_signals, reads_through_noise, with_dead_zone
 from fedspill.attacks.active.reading import origins, read_likeness, read_neurons, squashed
 from fedspill.attacks.active.targets import shadow_of, targets_of
 from fedspill.attacks.base import ActiveAttack
@@ -46,7 +47,10 @@ class PlantedMembership(ActiveAttack):
         chosen = targets.group(model.round, self.at_once).tolist()
         shape = Shape(self.directions, reach_for(view), output=self.output)
         shape = fitting(shape, dense, dict(model.tensors), len(chosen), secret=False)
-        return replace(model, tensors=plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, shape, rng))
+        planted = plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, shape, rng)
+        if reads_through_noise(view, dense):
+            planted = with_dead_zone(dense, planted, 1, len(chosen), shadow)
+        return replace(model, tensors=planted)
 
     def run(self, view: View, rng: torch.Generator) -> Membership:
         dense, targets = read_dense(view.knows("architecture")()), targets_of(view)
@@ -54,6 +58,8 @@ class PlantedMembership(ActiveAttack):
         if dense.hidden == 1:  # the neuron reads the inputs: what moved it can be compared with the record itself
             likeness = read_likeness(view, dense, targets, indices, self.at_once)
             return Membership(origins(targets, indices, self.at_once), likeness, torch.tensor(indices) % self.at_once)
+        if reads_through_noise(view, dense):
+            signal = matched_signals(view, dense, targets, [targets.x.flatten(1)], indices, self.at_once)
         return Membership(
             origins(targets, indices, self.at_once), squashed(signal[:, 0]), torch.tensor(indices) % self.at_once
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
 
 from fedspill.defenses.base import Defense, Site, Verdict
 from fedspill.defenses.watch.trial import errors_of, logits_of
 from fedspill.messages import Message
+
+Reading: TypeAlias = Literal["text", "code"]
 
 
 @final
@@ -28,7 +31,7 @@ class BadAcc(Defense):
 
     sigmas: float = 3.0
     threshold: float = 0.5  # of the predicted probability; the authors use 0.2 for ELU networks
-    reading: Literal["text", "code"] = "text"
+    reading: Reading = "text"
 
     def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
         if "left" in site.memory:
@@ -36,15 +39,25 @@ class BadAcc(Defense):
         logits, y = logits_of(message, site, self.name)
         n = len(y)
         p = errors_of(logits, y, self.threshold) / n
-        s = math.sqrt(p * (1 - p) / n)
         least = site.memory.get("least")
-        if least is None:
-            return Verdict("accept", memory={"least": torch.tensor([p, s], dtype=torch.float64)})
-        p_min, s_min = least.tolist()
-        if p + s >= p_min + self.sigmas * s_min and p > p_min:
+        alarm, kept = rose(p, n, None if least is None else least.tolist(), self.sigmas, self.reading)
+        if alarm:
             gone = {**site.memory, "left": torch.ones(1)}
-            return Verdict("refuse", f"the local error rose from {p_min:.3f} to {p:.3f}", memory=gone)
-        if p + s < p_min + s_min:
-            p_min = min(p, p_min)
-            s_min = math.sqrt(p_min * (1 - p_min) / n) if self.reading == "text" else s
-        return Verdict("accept", memory={"least": torch.tensor([p_min, s_min], dtype=torch.float64)})
+            return Verdict("refuse", f"the local error rose from {kept[0]:.3f} to {p:.3f}", memory=gone)
+        return Verdict("accept", memory={"least": torch.tensor(kept, dtype=torch.float64)})
+
+
+def rose(
+    p: float, n: int, least: Sequence[float] | None, sigmas: float = 3.0, reading: Reading = "text"
+) -> tuple[bool, tuple[float, float]]:
+    """Whether the error p of n samples is out of control, and the smallest error and deviation so far."""
+    s = math.sqrt(p * (1 - p) / n)
+    if least is None:
+        return False, (p, s)
+    p_min, s_min = least
+    if p + s >= p_min + sigmas * s_min and p > p_min:
+        return True, (p_min, s_min)
+    if p + s < p_min + s_min:
+        p_min = min(p, p_min)
+        s_min = math.sqrt(p_min * (1 - p_min) / n) if reading == "text" else s
+    return False, (p_min, s_min)

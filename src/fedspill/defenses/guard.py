@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
-from fedspill.defenses.watch.statistics import NAMES, read_change
-from fedspill.defenses.watch.thresholds import bounds
+from fedspill.defenses.watch.statistics import NAMES, Reading, Usual, read_change
+from fedspill.defenses.watch.thresholds import History, bounds
 from fedspill.errors import UsageError
 from fedspill.messages import Message
 
-_KEPT = 64  # rounds of history
-_SLOWER = 0.1  # of the last step: a layer that hardly moved once may move again
+_RISING, _FALLING = 0.05, 0.2  # how much of a larger or smaller step the usual step takes over
+_SLOWER = -2.3  # a smaller step, in logs, counts as that
 
 
 @final
@@ -43,36 +44,33 @@ class Guard(Defense):
             raise UsageError(f"false_alarms is a chance between 0 and 1, got {self.false_alarms}.")
 
     def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
-        bad = _serves_an_attack(site)
+        kept = site.memory.get("guard")
+        bad = _serves_an_attack(site) if kept is None else ""  # the client's own code: looked at until a round counts
         if bad:
             return Verdict("refuse", bad)
-        if previous is None:
-            return ACCEPT
+        if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
+            return ACCEPT if kept is None else Verdict("accept", memory={})
         fault = _differs(message, previous)
         if fault:
             return Verdict("refuse", fault)
-        steps, history = site.memory.get("steps"), site.memory.get("history", torch.zeros(0, len(NAMES)))
-        rounds = message.round - previous.round
-        reading = read_change(previous.tensors, message.tensors, rounds, steps)
-        limits = bounds(history.double(), self.false_alarms)
-        strange = (reading.values > limits) | reading.values.isinf()
-        if bool(strange.any()) and message.round not in self.accept:
-            return self._alarm(message, previous, reading.values, limits, strange)
-        if not bool(reading.steps.any()):
-            return ACCEPT  # the same model once more: nothing to learn from
-        floor = torch.zeros_like(reading.steps) if steps is None else _SLOWER * steps
-        memory = {
-            "steps": torch.maximum(reading.steps.float(), floor.float()),
-            "history": torch.cat([history.float(), reading.values.float()[None]])[-_KEPT:],
-        }
-        return Verdict("accept", memory=memory)
-
-    def _alarm(self, message: Message, previous: Message, values: Tensor, limits: Tensor, strange: Tensor) -> Verdict:
-        found = [
-            f"{NAMES[i]} is {float(values[i]):.1f}, at most {float(limits[i]):.1f} is usual"
-            for i in strange.nonzero().flatten().tolist()
+        history, usual = (History.empty(), None) if kept is None else recalled(kept)
+        reading = read_change(previous.tensors, message.tensors, message.round - previous.round, usual)
+        if reading.unsound:
+            return Verdict("refuse", f"{reading.unsound} has NaN, infinite or too large values")
+        limits = bounds(history, self.false_alarms)
+        strange = [
+            f"{name} is {value:.1f}, at most {limit:.1f} is usual"
+            for name, value, limit in zip(NAMES, reading.values, limits, strict=True)
+            if value > limit
         ]
-        why = f"{'; '.join(found)}. To accept the model of this round, add {message.round} to the guard's `accept`"
+        if strange and message.round not in self.accept:
+            return self._alarm(message, previous, "; ".join(strange))
+        if not reading.moved:
+            return ACCEPT  # the same model once more: nothing to learn from
+        return Verdict("accept", memory={"guard": _written(history.after(reading.values), reading, usual)})
+
+    def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
+        why = f"{why}. To accept the model of this round, add {message.round} to the guard's `accept`"
         if self.on_alarm == "refuse":
             return Verdict("refuse", why)
         return Verdict("repair", why, replace(previous, receiver=message.receiver))
@@ -93,8 +91,30 @@ def _differs(message: Message, previous: Message) -> str:
     for name, tensor in message.tensors.items():
         if tensor.shape != previous.tensors[name].shape:
             return f"{name} has another shape than before"
-    floats = {name: tensor for name, tensor in message.tensors.items() if tensor.is_floating_point()}
-    sizes = torch.stack(torch._foreach_norm(list(floats.values()))) if floats else torch.zeros(0)
-    if not bool(torch.isfinite(sizes).all()):
-        return f"{list(floats)[int((~torch.isfinite(sizes)).nonzero()[0])]} has NaN, infinite or too large values"
     return ""
+
+
+def _written(history: History, reading: Reading, usual: Usual | None) -> Tensor:
+    """What is remembered, as one row of numbers: the history, and what the layers are like.
+
+    Their usual steps follow the new ones slowly, so that a server needs many rounds to talk the guard into larger ones;
+    and a layer that hardly moved for once may move again.
+    """
+    now = reading.layers
+    steps = [step + 0.5 * math.log(reading.rounds) for step in now.steps]  # rounds together move less than their sum
+    if usual is not None:
+        steps = [_followed(u, step) for step, u in zip(steps, usual.steps, strict=True)]
+    kept = [*history.count, *history.mean, *history.squares, *steps, *now.tops]
+    return torch.tensor(kept, dtype=torch.float64)
+
+
+def _followed(usual: float, step: float) -> float:
+    return usual + (_RISING if step > usual else _FALLING) * max(step - usual, _SLOWER)
+
+
+def recalled(kept: Tensor) -> tuple[History, Usual]:
+    """What `_written` wrote."""
+    numbers, n = kept.tolist(), len(NAMES)
+    count, mean, squares, layers = numbers[:n], numbers[n : 2 * n], numbers[2 * n : 3 * n], numbers[3 * n :]
+    half = len(layers) // 2
+    return History(tuple(count), tuple(mean), tuple(squares)), Usual(tuple(layers[:half]), tuple(layers[half:]))

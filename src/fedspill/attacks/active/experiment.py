@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,9 @@ from fedspill.attacks.active.adaptive import plant_frozen_row
 from fedspill.attacks.active.closed_form import Shape, neurons, plant_neurons
 from fedspill.attacks.active.dense import Dense, read_dense, signals
 from fedspill.attacks.active.many_rounds import aggregates
+from fedspill.attacks.active.reading import contrast
 from fedspill.attacks.active.targets import Targets
-from fedspill.attacks.active.trained import AaiRecipe, AmiRecipe, align, train_aai, train_ami
+from fedspill.attacks.active.trained import AMI, AaiRecipe, AmiRecipe, align, train_aai, train_ami
 from fedspill.data.base import Dataset, Examples
 from fedspill.federation.local import LocalTraining, Tensors, state_of
 from fedspill.models.mlp import Mlp
@@ -22,13 +24,20 @@ from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator, seed_of
 
 UNDERFLOW = -103.97  # the authors' "null" gradient: exp is 0 in single precision below it
+_ROOM = 80_000_000  # numbers of models that train side by side
 FAINT = 1e-6  # a slope that no longer matters beside the target's
 ADAM = LocalTraining(optimizer="adam", lr=1e-3, batch_size=100, epochs=5)  # the authors' clients
 SGD = LocalTraining(optimizer="sgd", lr=0.05, batch_size=100, epochs=1)
 # The same neuron, as the optimizers of the clients ask for it.
 FOR_SGD = Shape(reach=50.0, output=1.0)
 FOR_ADAM = Shape(reach=1e4, output=1.0)
-KINDS = ("closed", "kept columns", "sign code", "frozen row", "aai", "mia2aia", "ami")
+# Variants of the closed form: other neurons' columns zeroed or kept, one neuron for both values, membership alone.
+CLOSED: Mapping[str, Mapping[str, Any]] = {
+    "closed": {},
+    "kept columns": {"columns": "kept"},
+    "sign code": {"code": "sign", "output": 0.05},
+    "membership": {},
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class Repetition:
     dense: Dense
     history: list[Tensors]
     targets: Targets
+    records: Tensor  # the targets' whole records, which only a membership attack is told
     values: Tensor
     members: Tensor
 
@@ -61,7 +71,14 @@ class Repetition:
         """With the tensors that attacks compute with on that device; clients are moved when they train."""
         targets = replace(self.targets, x=self.targets.x.to(device), y=self.targets.y.to(device))
         history = [{name: tensor.to(device) for name, tensor in state.items()} for state in self.history]
-        return replace(self, pool=self.pool.to(device), shadow=self.shadow.to(device), targets=targets, history=history)
+        return replace(
+            self,
+            pool=self.pool.to(device),
+            shadow=self.shadow.to(device),
+            targets=targets,
+            records=self.records.to(device),
+            history=history,
+        )
 
     @property
     def frequent(self) -> int:
@@ -70,17 +87,25 @@ class Repetition:
 
 
 def repeat(
-    dataset: Dataset, setting: Setting, seed: int, *, elu: bool, attribute: str, per_cell: int, more_rounds: int = 0
+    dataset: Dataset,
+    setting: Setting,
+    seed: int,
+    *,
+    elu: bool,
+    attribute: str,
+    per_cell: int,
+    rounds: int,
+    device: str = "cpu",
 ) -> Repetition:
-    """Shares out, trains, draws `per_cell` targets for each of member or not, attribute or not."""
+    """Shares out, trains `rounds` rounds, draws `per_cell` targets for each of member or not, attribute or not."""
     shares = share_out(
         dataset, setting.partition, setting.clients, shadow=setting.shadow, rng=generator(seed, "shares")
     )
     spec = Mlp(widths=setting.widths, activation="elu" if elu else "relu", alpha=-2.0, logits=1)
     model = spec.build(dataset.shape, 2, seed=seed_of(seed, "model"))
     dense = read_dense(model)
-    history = [{name: tensor.clone() for name, tensor in state_of(model).items()}]
-    for number in range(setting.rounds + more_rounds):
+    history = [{name: tensor.to(device, copy=True) for name, tensor in state_of(model).items()}]
+    for number in range(rounds):
         history.append(next_round(dense, history[-1], shares.clients, ADAM, seed, number))
     column = dataset.columns.index(attribute)
     masked = next((group for group in dataset.groups if column in group), (column,))
@@ -104,6 +129,7 @@ def repeat(
         dense,
         history,
         Targets(x, records.y, 0, column, tuple(masked)),
+        records.x,
         (records.x[:, column] > 0.5).long(),
         members,
     )
@@ -117,41 +143,63 @@ def next_round(
     return {name: tensor + step[name][0] for name, tensor in state.items()}
 
 
-def plants(rep: Repetition, kind: str, after: int, shape: Shape, aai: AaiRecipe, ami: AmiRecipe) -> list[Tensors]:
+@dataclass(frozen=True)
+class Recipes:
+    """How the published attacks are trained."""
+
+    aai: AaiRecipe
+    mia2aia: AmiRecipe
+    ami: AmiRecipe
+
+    def shorter(self, epochs: int) -> Recipes:
+        """The same, with at most that many epochs."""
+        aai = replace(self.aai, epochs=min(self.aai.epochs, epochs))
+        pair = [replace(recipe, epochs=min(recipe.epochs, epochs)) for recipe in (self.mia2aia, self.ami)]
+        return Recipes(aai, *pair)
+
+
+PUBLISHED = Recipes(AaiRecipe(), AmiRecipe(), replace(AMI, epochs=4000, lr=5e-4))
+
+
+def plants(
+    rep: Repetition, kind: str, after: int, shape: Shape = FOR_SGD, recipes: Recipes = PUBLISHED
+) -> list[Tensors]:
     """A planted model for every target, from the benign model after `after` rounds."""
     dense, state, targets = rep.dense, rep.history[after], rep.targets
     each = range(len(targets))
     rngs = [generator(rep.seed, "plant", kind, index) for index in each]
-    if kind in ("closed", "kept columns", "sign code"):
-        options = {"kept columns": {"columns": "kept"}, "sign code": {"code": "sign", "output": 0.05}}.get(kind, {})
-        made = replace(shape, **options)  # type: ignore[arg-type]
-        return [plant_neurons(dense, state, targets, [i], rep.shadow, made, rngs[i]) for i in each]
+    if kind in CLOSED:
+        made = replace(shape, **CLOSED[kind])
+        wanted = Targets(rep.records, targets.y) if kind == "membership" else targets
+        return [plant_neurons(dense, state, wanted, [i], rep.shadow, made, rngs[i]) for i in each]
     if kind == "frozen row":
         return [plant_frozen_row(dense, state, targets, i, shape, 2000.0, rngs[i]) for i in each]
     whole = [targets.completed(value, rep.shadow) for value in (0, 1)]
     if kind == "aai":
         up, down = whole[rep.frequent][:, None], whole[1 - rep.frequent][:, None]
-        trained = train_aai(dense, state, up, down, rep.shadow, aai)
+        trained = train_aai(dense, state, up, down, rep.shadow, recipes.aai)
         planted = [trained.install(dense, state, i) for i in each]
         for i in each:
             align(dense, planted[i], -1, int(targets.y[i]))
         return planted
-    records = torch.stack(whole, 1) if kind == "mia2aia" else whole[rep.frequent][:, None]
-    trained = train_ami(dense, state, records, rep.shadow, ami)
+    records = torch.stack(whole, 1) if kind == "mia2aia" else rep.records[:, None]
+    trained = train_ami(dense, state, records, rep.shadow, recipes.mia2aia if kind == "mia2aia" else recipes.ami)
     return [trained.install(dense, state, i) for i in each]
 
 
 def rows_of(rep: Repetition, kind: str) -> Tensor:
     """The neurons that a kind of attack reads."""
-    one = kind in ("sign code", "frozen row", "aai", "ami")
+    one = kind in ("sign code", "frozen row", "aai", "ami", "membership")
     return neurons(len(rep.history[0][rep.dense.bias(1)]), 1 if one else 2, 0, 1)
 
 
 def score_of(rep: Repetition, kind: str, signal: Tensor) -> Tensor:
-    """(targets,) higher for value 1, from the gradients (targets, rows) at the neurons' biases."""
+    """(targets,) higher for value 1, or for a member, from the gradients (targets, rows) at the neurons' biases."""
+    if kind in ("ami", "membership"):
+        return signal[:, 0].abs()
     if signal.shape[1] == 1:
         return signal[:, 0] * (1 if rep.frequent else -1)
-    return signal[:, 1].abs() - signal[:, 0].abs() if kind == "mia2aia" else signal[:, 1] - signal[:, 0]
+    return signal[:, 1].abs() - signal[:, 0].abs() if kind == "mia2aia" else contrast(signal)
 
 
 def pooled(rep: Repetition, planted: Sequence[Tensors], rows: Tensor) -> Tensor:
@@ -161,10 +209,10 @@ def pooled(rep: Repetition, planted: Sequence[Tensors], rows: Tensor) -> Tensor:
     ).cpu()
 
 
-def through_a_round(
-    rep: Repetition, planted: Sequence[Tensors], rows: Tensor, training: LocalTraining, at_once: int = 32
-) -> Tensor:
+def through_a_round(rep: Repetition, planted: Sequence[Tensors], rows: Tensor, training: LocalTraining) -> Tensor:
     """(targets, rows) the same read from the sum of a real FedAvg round of all clients; NaN where training diverged."""
+    numbers = sum(tensor.numel() for tensor in planted[0].values()) * len(rep.clients)  # in one model's round
+    at_once = max(1, min(32, _ROOM // numbers))
     found = []
     for first in range(0, len(planted), at_once):
         group = planted[first : first + at_once]
@@ -181,9 +229,8 @@ def activations(rep: Repetition, planted: Tensors, index: int, kind: str, rows: 
     whole = torch.stack([rep.targets.completed(value, rep.shadow)[index] for value in (0, 1)])
     at_target = dense.pre_activations(planted, whole, 1)[:, rows]  # (value, row)
     s = dense.pre_activations(planted, rep.pool.x, 1)[:, rows]
-    same = ((rep.pool.x - whole[int(rep.values[index])]).abs().sum(1) < 1e-4) & (
-        rep.pool.x[:, column] == rep.values[index].to(s)
-    )
+    apart = ((rep.pool.x - rep.targets.x[index]) * rep.targets.known()).abs().sum(1)
+    same = (apart < 1e-4) & (rep.pool.x[:, column] == rep.values[index].to(s))
     others = s[~same]
     fires = others > (UNDERFLOW if dense.bend.elu else 0)
     if len(rows) == 2:  # one neuron per value: right if its own fires and the other does not

@@ -15,6 +15,8 @@ from fedspill.errors import NotApplicable
 from fedspill.messages import Message
 from fedspill.trace import Origin, View
 
+_FAINTEST = 1e-6  # of the strongest signal: rounding, in rounds that nobody's record reached
+
 
 def read_neurons(view: View, dense: Dense, targets: Targets, rows: int, at_once: int) -> tuple[list[int], Tensor]:
     """The targets whose round was seen, and (targets, rows) the gradient at the biases of their neurons.
@@ -71,6 +73,20 @@ def _bias(message: Message | None, name: str) -> Tensor | None:
 
 def origins(targets: Targets, indices: Sequence[int], at_once: int) -> list[Origin]:
     return [targets.origin(index, at_once) for index in indices]
+
+
+def contrast(signal: Tensor) -> Tensor:
+    """(targets,) in [-1, 1], from the gradients (targets, 2) at the neurons of value 0 and 1: whose share is larger.
+
+    How much of a record arrives depends on its client's size, its batch and its optimizer, which differ from target to
+    target; both neurons have that in common, and the quotient has not. Where several records are the target's
+    likenesses, it is the share of those with value 1, which is all that can be known. The target pushes its neuron one
+    way only, so what points the other way is no evidence.
+    """
+    pushed = signal.clamp(min=0)
+    total = pushed.sum(1)
+    floor = torch.finfo(total.dtype).tiny
+    return (pushed[:, 1] - pushed[:, 0]) / (total + _FAINTEST * total.max()).clamp(min=floor)
 
 
 def squashed(signal: Tensor) -> Tensor:

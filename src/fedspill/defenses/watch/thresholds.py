@@ -1,34 +1,76 @@
 """Thresholds from a client's own benign history: the bound that the next benign value passes with a stated chance.
 
 A normal model with a conjugate prior: with little history the prior decides and the bound is wide, with much of it the
-client's own rounds do. That is the schedule for early rounds. No attack enters anywhere.
+client's own rounds do. That is the schedule for early rounds. No attack enters anywhere. A quiet history does not make
+the guard nervous: the bound stays above what training does elsewhere. And what a server could make grow round by round,
+steps and weights, has a ceiling that no history lifts.
 """
 
 from __future__ import annotations
 
-import torch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from scipy import special
-from torch import Tensor
 
 # Where benign federations lie before anything is known of this one: middle and spread of the four statistics, from
 # development runs on other seeds (docs/design/active.md), worth this many rounds.
-PRIOR_MIDDLE = torch.tensor([1.0, 1.3, -0.05, 0.1], dtype=torch.float64)
-PRIOR_SPREAD = torch.tensor([0.7, 0.6, 0.25, 0.1], dtype=torch.float64)
+PRIOR_MIDDLE = (1.4, 1.4, 0.0, 0.1)
+PRIOR_SPREAD = (0.7, 0.6, 0.25, 0.1)
+FLOOR = (3.0, 3.0, 1.6, 0.4)  # above what any of those federations did, whoever took part in a round
+CEILING = (math.inf, math.inf, 1.7, 0.8)
 PRIOR_ROUNDS = 2.0
 PRIOR_FREEDOM = 10.0
+KEPT = 64.0  # rounds that count; older ones fade
 
 
-def bounds(history: Tensor, false_alarms: float) -> Tensor:
-    """(statistics,) what benign values exceed with chance `false_alarms` in all; history (rounds, statistics)."""
-    known = ~history.isnan()
-    n = known.sum(0).double()
-    values = torch.where(known, history, 0.0)
-    mean = torch.where(n > 0, values.sum(0) / n.clamp(min=1), PRIOR_MIDDLE)
-    squares = (torch.where(known, history - mean, 0.0) ** 2).sum(0)
-    weight = PRIOR_ROUNDS + n
-    middle = (PRIOR_ROUNDS * PRIOR_MIDDLE + n * mean) / weight
-    freedom = PRIOR_FREEDOM + n
-    shift = PRIOR_ROUNDS * n / weight * (mean - PRIOR_MIDDLE) ** 2
-    spread = ((PRIOR_FREEDOM * PRIOR_SPREAD**2 + squares + shift) / freedom * (1 + 1 / weight)).sqrt()
-    each = false_alarms / len(PRIOR_MIDDLE)
-    return middle + torch.from_numpy(special.stdtrit(freedom.numpy(), 1 - each)) * spread
+@dataclass(frozen=True)
+class History:
+    """What is kept of accepted rounds: for each statistic their number, mean, and sum of squares about the mean."""
+
+    count: tuple[float, ...]
+    mean: tuple[float, ...]
+    squares: tuple[float, ...]
+
+    @classmethod
+    def empty(cls) -> History:
+        nothing = (0.0,) * len(PRIOR_MIDDLE)
+        return cls(nothing, nothing, nothing)
+
+    def after(self, values: Sequence[float]) -> History:
+        """With one more round; NaN says nothing."""
+        found = [
+            _added(n, mean, squares, value)
+            for n, mean, squares, value in zip(self.count, self.mean, self.squares, values, strict=True)
+        ]
+        count, mean, squares = zip(*found, strict=True)
+        return History(count, mean, squares)
+
+
+def _added(n: float, mean: float, squares: float, value: float) -> tuple[float, float, float]:
+    if math.isnan(value):
+        return n, mean, squares
+    if n >= KEPT:
+        n, squares = KEPT - 1, squares * (KEPT - 1) / KEPT
+    shift = value - mean
+    mean += shift / (n + 1)
+    return n + 1, mean, squares + shift * (value - mean)
+
+
+def bounds(history: History, false_alarms: float) -> list[float]:
+    """(statistics,) what benign values exceed with at most the chance `false_alarms` in all."""
+    each = 1 - false_alarms / len(PRIOR_MIDDLE)
+    found: list[float] = []
+    quantiles: dict[float, float] = {}  # most statistics have seen as many rounds as the others
+    for place, (prior, width) in enumerate(zip(PRIOR_MIDDLE, PRIOR_SPREAD, strict=True)):
+        n, mean = history.count[place], history.mean[place]
+        weight, freedom = PRIOR_ROUNDS + n, PRIOR_FREEDOM + n
+        middle = (PRIOR_ROUNDS * prior + n * mean) / weight
+        shift = PRIOR_ROUNDS * n / weight * (mean - prior) ** 2
+        spread = math.sqrt((PRIOR_FREEDOM * width**2 + history.squares[place] + shift) / freedom * (1 + 1 / weight))
+        if freedom not in quantiles:
+            quantiles[freedom] = float(special.stdtrit(freedom, each))
+        bound = middle + quantiles[freedom] * spread
+        found.append(min(max(bound, FLOOR[place]), CEILING[place]))
+    return found
