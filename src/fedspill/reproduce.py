@@ -46,10 +46,13 @@ class Row:
         if self.measured is None:
             return f"  {cell:<28} {self.by:<9} printed {printed:>7}   {self.verdict}: {self.note}"
         interval = f"[{self.low:.2f}, {self.high:.2f}]"
-        return (
+        # A guess reproduces nothing, and where nothing was printed there is nothing to reproduce.
+        judged = "" if self.by == "baseline" or self.published is None else self.verdict
+        line = (
             f"  {cell:<28} {self.by:<9} printed {printed:>7}   ours {self.measured:7.2f} {interval:<18} "
-            f"n={self.n:<4} chance {self.chance:6.2f}   {self.verdict}"
+            f"n={self.n:<4} chance {self.chance:6.2f}   {judged}"
         )
+        return line.rstrip()
 
 
 @dataclass(frozen=True)

@@ -365,6 +365,17 @@ def test_a_verdict_needs_tolerance_or_interval(
     assert judge(Score.unscored("broken", 30), printed, tolerance=2.0, unit=100) == "not runnable"
 
 
+def test_a_line_judges_what_was_printed_by_what_was_attacked() -> None:
+    from fedspill.reproduce import Row
+
+    def line(by: str, printed: float | None) -> str:
+        return Row({"a": "b"}, by, "m", printed, 1.0, 0.5, 1.5, 9, 0.1, "not reproduced").line()  # type: ignore[arg-type]
+
+    assert line("paper", 3.0).endswith("not reproduced")
+    assert line("baseline", 3.0).endswith("0.10")
+    assert line("fedspill", None).endswith("0.10")
+
+
 def test_verdicts_of_errors_go_the_other_way() -> None:
     from fedspill.reproduce import verdict as judge
 
