@@ -16,7 +16,7 @@ from fedspill.attacks.cafe.observed import observe
 from fedspill.attacks.cafe.published import Published
 from fedspill.attacks.cafe.ranges import _leading
 from fedspill.attacks.cafe.unsort import reordered
-from fedspill.attacks.cafe_exact import Cafe, recover, recover_moving
+from fedspill.attacks.cafe_exact import Cafe, recover, recover_moving, vouched
 from fedspill.attacks.cafe_paper import CafePaper
 from fedspill.data.base import Examples
 from fedspill.defenses.dp_sgd import DpSgd
@@ -393,3 +393,13 @@ def test_a_moving_model_needs_no_more_than_plain_options() -> None:
     x, labels, _ = whole(guess, trace)
     assert float(psnr(x, digits()).median()) > 25
     assert float((labels == digits().y).double().mean()) > 0.8
+
+
+def test_an_inversion_that_was_cut_short_is_not_vouched_for() -> None:
+    """The features are known exactly; what does not explain them closely is no sample."""
+    trace, _, _ = federate()
+    observed = observe(server_view(trace))
+    hasty = recover(observed, Effort(plain=2, decoder=20, again=(), anneal=((0.0, 2),)), rng(1))
+    poor = psnr(hasty.x[torch.arange(SAMPLES)], digits()) < 30
+    assert int(poor.sum()) > SAMPLES // 2
+    assert not bool(vouched(hasty).all(1)[poor].any())
