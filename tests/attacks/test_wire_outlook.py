@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from fedspill.attacks.decode import Steps
-from fedspill.attacks.label_rule import read
+from fedspill.attacks.label_rule import _with_own_features, read
 from fedspill.attacks.llbg import llbg_counts
+from fedspill.attacks.probe import Outlook
 from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
 from fedspill.federation.schedule import Schedule
 from fedspill.metrics.labels import overlap
@@ -99,3 +102,23 @@ def test_a_trained_model_is_known_by_its_reach_and_read_with_doubt() -> None:
     mean, claimed = sum(success) / len(success), sum(stated) / len(stated)
     assert mean > sum(greedy) / len(greedy) + 0.02
     assert abs(mean - claimed) < 0.12
+
+
+def test_a_clients_own_features_replace_auxiliary_ones_where_a_fresh_model_drifts() -> None:
+    even = torch.full((3, CLASSES), 1 / CLASSES, dtype=torch.float64)
+    leaning = even.clone()
+    leaning[:, 0] += 0.5
+    leaning = leaning / leaning.sum(1, keepdim=True)
+    steps = Steps.of(Schedule(SAMPLES, 16))
+    end = torch.stack([leaning[0], even[1], leaning[2]])  # the second model stays where it was
+    knows = torch.full((3, CLASSES, CLASSES), 1 / CLASSES, dtype=torch.float64)
+    knows[2] += 0.5 * torch.eye(CLASSES)  # the third tells classes apart
+    seen = Outlook(even, 0.1 * even, 50, end=end, start_confusion=knows)
+    wire = Outlook(leaning, even, 1000, end=leaning, reach=torch.ones(3, dtype=torch.float64))
+    joined = _with_own_features(seen, wire, steps)
+    assert [bool(torch.equal(joined.start[i], leaning[i])) for i in range(3)] == [True, False, False]
+    assert joined.end is not None
+    assert torch.equal(joined.end[0], leaning[0])
+    far = replace(wire, reach=torch.full((3,), 9.0, dtype=torch.float64))
+    assert torch.equal(_with_own_features(seen, far, steps).start, even)
+    assert _with_own_features(replace(seen, end=None), wire, steps).end is None

@@ -14,7 +14,7 @@ answers, and how well the lattice fits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -67,10 +67,17 @@ class Reading:
     routes: tuple[str, ...]
 
 
-def read(bias: Tensor, steps: Steps, outlook: Outlook | None, *, plain: bool = True) -> Reading:
-    """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up."""
+def read(
+    bias: Tensor, steps: Steps, outlook: Outlook | None, *, plain: bool = True, wire: Outlook | None = None
+) -> Reading:
+    """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
+
+    wire: what the updates say by themselves, beside an outlook on auxiliary data.
+    """
     origins, classes = bias.shape
     seen = outlook or Outlook(torch.full_like(bias, 1 / classes), torch.zeros_like(bias), 1)
+    if wire is not None:
+        seen = _with_own_features(seen, wire, steps)
     route = _choose(bias, steps, outlook, seen, plain)
     counts = torch.zeros(origins, classes, dtype=torch.int64)
     sure = torch.zeros(origins, classes, dtype=torch.float64)
@@ -139,6 +146,23 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
         else:
             names.append("ebi")
     return _Route(tuple(names), lattice)
+
+
+def _with_own_features(seen: Outlook, wire: Outlook, steps: Steps) -> Outlook:
+    """The outlook, with the client's own mean features in place of others' where a fresh model drifts with few classes.
+
+    A model that drifts comes to answer the client's samples otherwise than auxiliary ones. Where many classes are rare
+    the lattice tells the drift, and where there is none the larger auxiliary set is the better mean.
+    """
+    classes = seen.start.shape[1]
+    if classes >= FEW_CLASSES or seen.end is None or wire.end is None or wire.reach is None:
+        return seen
+    own = (_moved(seen, steps).amax(1) >= STILL) & ~is_trained(seen, classes) & (wire.reach <= FAR)
+    start, variance, end = (
+        torch.where(own[:, None], theirs, ours)
+        for theirs, ours in ((wire.start, seen.start), (wire.variance, seen.variance), (wire.end, seen.end))
+    )
+    return replace(seen, start=start, variance=variance, end=end)
 
 
 def is_trained(seen: Outlook, classes: int) -> Tensor:

@@ -65,13 +65,17 @@ class Labels(Attack):
         routes: list[str] = [""] * len(layer.of)
         for rows in _chunks(layer):
             steps = Steps.of(layer.schedules[int(rows[0])])
-            outlook = _outlook(probe, view, [messages[layer.of[row]] for row in rows.tolist()])
+            sent = [messages[layer.of[row]] for row in rows.tolist()]
+            seen = None if probe is None else probe.look(sent)
             if wire is not None:
-                seen = outlook if probe else None
                 reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
             else:
+                own = _by_itself(view, sent)
+                outlook = own if seen is None else seen
                 observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
-                reading = read(observed, steps, outlook, plain=optimizer.name == "sgd")
+                reading = read(
+                    observed, steps, outlook, plain=optimizer.name == "sgd", wire=None if seen is None else own
+                )
             counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
             for row, route in zip(rows.tolist(), reading.routes, strict=True):
                 routes[row] = route
@@ -80,10 +84,8 @@ class Labels(Attack):
         return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
 
 
-def _outlook(probe: Probe | None, view: View, sent: Sequence[Message]) -> Outlook | None:
-    """By the adversary's own data; else by the last layer alone, where the models that clients got were seen."""
-    if probe is not None:
-        return probe.look(sent)
+def _by_itself(view: View, sent: Sequence[Message]) -> Outlook | None:
+    """What the last layer says without any data, where the models that clients got were seen."""
     weight, bias = str(view.public.get("head_weight")), str(view.public.get("head_bias"))
     before = {message.round: message.tensors for message in view.get("model")} if view.sees("model") else {}
     heads = []
