@@ -166,7 +166,7 @@ def attack(
 @app.command()
 def reproduce(
     table: Annotated[str, typer.Argument(help="PAPER/TABLE as the paper names it, e.g. 003/1.")],
-    scale: Annotated[Literal["quick", "full"], typer.Option(help="quick: about 2 minutes on 2 cores.")] = "quick",
+    scale: Annotated[Literal["quick", "full"], typer.Option(help="quick: minutes on 2 cores.")] = "quick",
     data_dir: DataDir = None,
     device: Device = "cpu",
     seed: Annotated[int, typer.Option(min=0)] = 2024,

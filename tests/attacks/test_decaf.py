@@ -1,4 +1,4 @@
-"""Decaf: both solvers on federations whose compositions are known, the null test, refusal, and the pure functions."""
+"""Decaf: its solvers on federations whose compositions are known, the null test, refusal, and the pure functions."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.decaf import Composition, Decaf, hedged, over_rounds
+from fedspill.attacks.compositions import Composition, over_rounds, rounds_of, weight_of
+from fedspill.attacks.decaf import Decaf
 from fedspill.attacks.decaf_paper import descent, null_classes, read_out
 from fedspill.attacks.local_changes import Optimizer
 from fedspill.attacks.path_bases import Probe, inner_products, membership
+from fedspill.attacks.path_shares import hedged
 from fedspill.attacks.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
 from fedspill.data.base import Dataset
 from fedspill.defenses.clip_noise import ClipNoise
@@ -83,7 +85,8 @@ def test_one_step_is_linear_in_the_shares_and_read_almost_exactly(digits: Datase
 
 def test_ours_beats_the_published_algorithm_on_an_epoch_of_steps(digits: Dataset) -> None:
     trace, known = recorded(digits, SGD)
-    paper, ours = guessed(trace, known, solver="paper"), guessed(trace, known)
+    paper, path, ours = (guessed(trace, known, solver=solver) for solver in ("paper", "path", "auto"))
+    assert error(path, trace) < 0.6 * error(paper, trace)
     assert error(ours, trace) < 0.6 * error(paper, trace)
     assert error(paper, trace) < 0.6  # uniform gets about 1
 
@@ -91,21 +94,41 @@ def test_ours_beats_the_published_algorithm_on_an_epoch_of_steps(digits: Dataset
 @pytest.mark.parametrize("training", [replace(SGD, momentum=0.9, lr=0.01), replace(SGD, weight_decay=0.01)])
 def test_momentum_and_weight_decay_are_taken_out(digits: Dataset, training: LocalTraining) -> None:
     trace, known = recorded(digits, training)
-    right = error(guessed(trace, known), trace)
-    trace.protocol["optimizer"] = "sgd"
-    assert right < 0.25
-    assert right < error(guessed(trace, known, null_removal=False), trace)
+    for solver in ("path", "auto"):
+        trace.protocol["optimizer"] = {"name": "sgd", **{o: getattr(training, o) for o in ("momentum", "weight_decay")}}
+        right = error(guessed(trace, known, solver=solver), trace)
+        trace.protocol["optimizer"] = "sgd"
+        assert right < 0.25
+        assert right < error(guessed(trace, known, solver=solver, null_removal=False), trace)
 
 
 def test_adam_is_read_from_the_bias_alone(digits: Dataset) -> None:
     trace, known = recorded(digits, LocalTraining(optimizer="adam", lr=0.001, batch_size=16))
-    ours, paper = guessed(trace, known), guessed(trace, known, solver="paper")
+    ours, paper = guessed(trace, known, solver="path"), guessed(trace, known, solver="paper")
     assert error(ours, trace) < error(paper, trace)
 
 
-def test_adadelta_takes_the_published_route(digits: Dataset) -> None:
+def test_adadelta_takes_the_published_bases_where_nothing_is_rehearsed(digits: Dataset) -> None:
     trace, known = recorded(digits, LocalTraining(optimizer="adadelta", lr=1.0, batch_size=16))
-    assert torch.equal(guessed(trace, known).shares, guessed(trace, known, solver="paper").shares)
+    path, paper, ours = (guessed(trace, known, solver=solver) for solver in ("path", "paper", "auto"))
+    assert torch.equal(path.shares, paper.shares)
+    assert error(ours, trace) < 0.3  # even shares get about 1
+    assert "3 of 3 by rehearsal on auxiliary data" in ours.notes
+
+
+def test_rehearsals_read_walks_that_turn(digits: Dataset) -> None:
+    """Five epochs at a high rate: the segment between both ends says little about the way."""
+    trace, known = recorded(digits, replace(SGD, epochs=5, lr=0.3))
+    path, ours = guessed(trace, known, solver="path"), guessed(trace, known)
+    assert error(ours, trace) < 0.7 * error(path, trace)
+    assert torch.equal(ours.shares, guessed(trace, known).shares)  # the same seed, the same rehearsals
+
+
+def test_noise_is_unlike_any_rehearsal_and_left_to_the_path(digits: Dataset) -> None:
+    trace, known = recorded(digits, SGD, defenses=(ClipNoise(clip=None, sigma=5.0),))
+    path, ours = guessed(trace, known, solver="path"), guessed(trace, known)
+    assert torch.equal(path.shares, ours.shares)
+    assert any("nothing like their rehearsals" in note for note in ours.notes)
 
 
 @pytest.mark.parametrize("epochs", [1, 4])
@@ -218,11 +241,16 @@ def test_momentum_counts_as_more_steps() -> None:
 
 
 def test_a_round_that_agrees_outweighs_one_that_does_not() -> None:
-    good = Composition(torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([False, True]), 0.99)
-    bad = Composition(torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([True, False]), 0.3)
-    joined, _ = over_rounds(["a", "a"], [good, bad], weighted=True)
+    good = Composition(
+        torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([False, True]), 0.99, weight_of(0.99)
+    )
+    bad = Composition(torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([True, False]), 0.3, weight_of(0.3))
+    joined = over_rounds([good, bad], exact=False)
     assert float(joined.shares[0]) > 0.99
     assert joined.null.tolist() == [False, True]
+    assert over_rounds([good, bad], exact=True).null.tolist() == [False, False]  # each was seen once
+    assert rounds_of(["a", "b", "a"], "all") == [[0, 2], [1]]
+    assert rounds_of(["a", "b", "a"], "single") == [[0], [1], [2]]
 
 
 def test_many_fits_at_once_are_those_of_one_at_a_time() -> None:

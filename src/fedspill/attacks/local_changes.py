@@ -54,6 +54,7 @@ class LocalChange:
     moved: Tensor  # (outputs, features + 1) what was added to it
     steps: int
     batch_size: int
+    samples: int
 
     def mean_gradient(self, lr: float, optimizer: Optimizer) -> Tensor:
         """(outputs, features + 1) the mean step gradient of the loss, momentum and weight decay taken out."""
@@ -136,4 +137,4 @@ def _change(message: Message, start: Mapping[str, Tensor], setting: Setting, vie
     change = {name: scale * tensor for name, tensor in message.tensors.items()}
     last, moved = (last_layer_of(tensors, setting.head, setting.bias) for tensors in (start, change))
     of = Origin(message.round, message.sender)
-    return LocalChange(of, start, change, last, moved, schedule.steps, schedule.per_step)
+    return LocalChange(of, start, change, last, moved, schedule.steps, schedule.per_step, schedule.samples)

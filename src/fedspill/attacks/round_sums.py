@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.attacks.local_changes import Optimizer, Setting
+from fedspill.attacks.local_changes import Setting
 from fedspill.attacks.path_bases import last_layer_of
-from fedspill.data.base import Examples
+from fedspill.attacks.rehearsal import known_training, rehearsed_moves
 from fedspill.errors import NotApplicable
-from fedspill.federation.local import LocalTraining, state_of, train
+from fedspill.federation.local import LocalTraining
 from fedspill.messages import AGGREGATOR
 from fedspill.trace import Origin, View
 
@@ -104,43 +104,19 @@ class Rehearsal:
     @staticmethod
     def known_to(view: View, setting: Setting, labels: LabelsPerClient) -> Rehearsal:
         """Samples per label from the knowledge word "samples", else all auxiliary samples of a label."""
-        optimizer, batch = Optimizer.known_to(view), view.knows("batch_size")
-        epochs = view.knows("local_epochs") if view.has("local_epochs") else 1
-        lr = setting.lr
-        sound = isinstance(lr, int | float) and lr == lr and 1e-30 <= lr <= 1e30
-        if not sound or type(batch) is not int or type(epochs) is not int or not 1 <= batch <= 1 << 31 or epochs < 1:
-            raise NotApplicable(f"Expected a learning rate, batch size and epochs, got {lr!r}, {batch!r}, {epochs!r}.")
+        training = known_training(view, setting.lr)
         auxiliary = int(torch.bincount(setting.auxiliary.y).min())
         per_label = max(1, round(view.knows("samples") / labels.mean)) if view.has("samples") else auxiliary
-        training = LocalTraining(
-            optimizer=optimizer.name,  # type: ignore[arg-type]
-            lr=lr,
-            momentum=optimizer.momentum,
-            weight_decay=optimizer.weight_decay,
-            batch_size=batch,
-            epochs=epochs,
-        )
         return Rehearsal(setting, training, per_label)
 
     def update(self, before: Mapping[str, Tensor], labels: Tensor, rng: torch.Generator) -> Tensor:
         """(outputs, features + 1) the last layer's change after local training on `per_label` samples of each label."""
-        auxiliary = self.setting.auxiliary
-        model = self.setting.model
-        if state_of(model).keys() != before.keys():
-            raise NotApplicable("The recorded model does not fill the architecture.", remedy="Record all layers.")
-        chosen = torch.cat([self._draw(torch.nonzero(auxiliary.y == label).flatten(), rng) for label in labels])
-        seeded = torch.Generator().manual_seed(int(torch.randint(1 << 62, (1,), generator=rng)))
-        device = next(model.parameters()).device
-        start = {name: tensor.to(device) for name, tensor in before.items()}
-        moved = train(model, start, _placed(auxiliary.take(chosen), device), self.training, seeded)
-        return last_layer_of(moved, self.setting.head, self.setting.bias)
+        held = self.setting.auxiliary.y
+        chosen = torch.cat([self._draw(torch.nonzero(held == label).flatten(), rng) for label in labels])
+        return rehearsed_moves(self.setting, self.training, before, [chosen], rng)[0]
 
     def _draw(self, pool: Tensor, rng: torch.Generator) -> Tensor:
         """Without replacement while there are enough, so that an attacker with much data uses all of it."""
         if self.per_label <= len(pool):
             return pool[torch.randperm(len(pool), generator=rng)[: self.per_label]]
         return pool[torch.randint(len(pool), (self.per_label,), generator=rng)]
-
-
-def _placed(examples: Examples, device: torch.device) -> Examples:
-    return examples if device.type == "cpu" else examples.to(device)

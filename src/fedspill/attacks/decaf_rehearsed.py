@@ -1,0 +1,67 @@
+"""Decaf by rehearsal: which clients are rehearsed, and what takes the place of their path shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from fedspill.attacks.compositions import Composition, over_rounds
+from fedspill.attacks.local_changes import LocalChange, Setting
+from fedspill.attacks.path_shares import SURE
+from fedspill.attacks.rehearsal import rehearsed_moves
+from fedspill.attacks.rehearsed_shares import Rehearsed, Seen, rehearsed_shares
+from fedspill.federation.local import LocalTraining
+from fedspill.terminal import Screen
+
+STEPS = 8_000  # of local training spent on a client: rounds beyond the first add precision as far as these go
+MOST = 200  # clients rehearsed in one call; a larger trace is read by the path beyond that
+
+
+def rehearse_unexplained(
+    read: Sequence[LocalChange],
+    found: list[Composition],
+    together: Sequence[Sequence[int]],
+    setting: Setting,
+    training: LocalTraining,
+    exact: bool,
+    rehearsals: int,
+    rng: torch.Generator,
+) -> list[str]:
+    """Replaces in `found` the path's shares of clients whom the path does not explain; returns notes.
+
+    `together` are the messages read as one, `exact` says whether the null test is a theorem here. A round in which the
+    path explains nearly all of plain SGD is better than any rehearsal, and so is a single step.
+    """
+    wanted = []
+    for rounds in together:
+        explained = setting.optimizer.name == "sgd" and max(found[index].agreement for index in rounds) > SURE
+        # The earlier a round, the less the model knows, and the more it learns from the client.
+        early = sorted((i for i in rounds if read[i].steps > 1), key=lambda i: read[i].of.round)
+        if early and not explained:
+            wanted.append((rounds, early[: max(1, STEPS // (rehearsals * read[early[0]].steps) - 1)]))
+    labels, unlike = setting.auxiliary.y.cpu(), 0
+    for rounds, early in Screen().progress(wanted[:MOST], "rehearsing clients"):
+        allowed = ~over_rounds([found[index] for index in rounds], exact).null
+        seen = [
+            Seen(read[index].moved, read[index].samples,
+                 partial(rehearsed_moves, setting, training, read[index].before, rng=rng))
+            for index in early
+        ]  # fmt: skip
+        results = rehearsed_shares(seen, found[early[0]].shares, allowed, labels, rehearsals, rng)
+        near = {index: result for index, result in zip(early, results, strict=True) if result.near}
+        unlike += not near
+        for index in rounds if near else ():
+            found[index] = _replaced(found[index], near.get(index))
+    notes = [f"{len(wanted[:MOST]) - unlike} of {len(together)} by rehearsal on auxiliary data"] if wanted else []
+    notes += [f"{unlike} sent nothing like their rehearsals: read by path bases"] if unlike else []
+    return notes + ([f"{len(wanted) - MOST} more not rehearsed: read by path bases"] if len(wanted) > MOST else [])
+
+
+def _replaced(path: Composition, result: Rehearsed | None) -> Composition:
+    """Of a client that was rehearsed, a round without result does not count but for its null classes."""
+    if result is None:
+        return replace(path, weight=0.0, agreement=0.0)
+    return Composition(result.shares, path.null, result.agreement, result.error**-2)
