@@ -34,7 +34,7 @@ def found(noise: float, rounds: int = 1, seed: int = 1, moved: Tensor | None = N
     rng = torch.Generator().manual_seed(seed)
     sends, rehearse = world(noise, rng)
     seen = [Seen(sends(TRUE) if moved is None else moved, 400, rehearse) for _ in range(rounds)]  # type: ignore[operator,arg-type]
-    results = rehearsed_shares(seen, EVEN, ALLOWED, LABELS, 32, rng)
+    results, _ = rehearsed_shares(seen, EVEN, ALLOWED, LABELS, 32, rng)
     weights = torch.tensor([one.error**-2 for one in results], dtype=torch.float64)
     return weights @ torch.stack([one.shares for one in results]) / weights.sum(), results
 
@@ -70,7 +70,7 @@ def test_what_no_rehearsal_sends_is_called_far() -> None:
 
 def test_rehearsals_that_diverge_say_nothing() -> None:
     seen = [Seen(torch.zeros(CLASSES, 2), 100, lambda clients: torch.full((len(clients), CLASSES, 2), torch.inf))]
-    (result,) = rehearsed_shares(seen, EVEN, ALLOWED, LABELS, 8, torch.Generator().manual_seed(0))
+    ((result,), _) = rehearsed_shares(seen, EVEN, ALLOWED, LABELS, 8, torch.Generator().manual_seed(0))
     assert not result.near
 
 
@@ -80,7 +80,7 @@ def test_one_class_needs_no_rehearsal() -> None:
     def refuse(clients: list[Tensor]) -> Tensor:
         raise AssertionError("rehearsed in vain")
 
-    (result,) = rehearsed_shares([Seen(torch.zeros(5, 2), 10, refuse)], EVEN, only, LABELS, 8, torch.Generator())
+    ((result,), _) = rehearsed_shares([Seen(torch.zeros(5, 2), 10, refuse)], EVEN, only, LABELS, 8, torch.Generator())
     assert result.shares.tolist() == [0, 1, 0, 0, 0]
 
 

@@ -10,13 +10,13 @@ import torch
 
 from fedspill.attacks.compositions import Composition, over_rounds
 from fedspill.attacks.local_changes import LocalChange, Setting
-from fedspill.attacks.path_shares import SURE
 from fedspill.attacks.rehearsal import rehearsed_moves
 from fedspill.attacks.rehearsed_shares import Rehearsed, Seen, rehearsed_shares
 from fedspill.federation.local import LocalTraining
 from fedspill.terminal import Screen
 
 STEPS = 8_000  # of local training spent on a client: rounds beyond the first add precision as far as these go
+NOISE = 12.0  # over the samples: what a path may leave open; samples leave 1 to 5 by their noise, turning walks 20
 MOST = 200  # clients rehearsed in one call; a larger trace is read by the path beyond that
 
 
@@ -32,12 +32,13 @@ def rehearse_unexplained(
 ) -> list[str]:
     """Replaces in `found` the path's shares of clients whom the path does not explain; returns notes.
 
-    `together` are the messages read as one, `exact` says whether the null test is a theorem here. A round in which the
-    path explains nearly all of plain SGD is better than any rehearsal, and so is a single step.
+    `together` are the messages read as one, `exact` says whether the null test is a theorem here. The path of plain SGD
+    that explains a round as well as the noise of so many samples allows is better than any rehearsal, and so is a
+    single step.
     """
     wanted = []
     for rounds in together:
-        explained = setting.optimizer.name == "sgd" and max(found[index].agreement for index in rounds) > SURE
+        explained = setting.optimizer.name == "sgd" and any(_is_explained(found[i], read[i].samples) for i in rounds)
         # The earlier a round, the less the model knows, and the more it learns from the client.
         early = sorted((i for i in rounds if read[i].steps > 1), key=lambda i: read[i].of.round)
         if early and not explained:
@@ -46,22 +47,26 @@ def rehearse_unexplained(
     for rounds, early in Screen().progress(wanted[:MOST], "rehearsing clients"):
         allowed = ~over_rounds([found[index] for index in rounds], exact).null
         seen = [
-            Seen(read[index].moved, read[index].samples,
-                 partial(rehearsed_moves, setting, training, read[index].before, rng=rng))
-            for index in early
-        ]  # fmt: skip
-        results = rehearsed_shares(seen, found[early[0]].shares, allowed, labels, rehearsals, rng)
+            Seen(read[i].moved, read[i].samples, partial(rehearsed_moves, setting, training, read[i].before, rng=rng))
+            for i in early
+        ]
+        results, allowed = rehearsed_shares(seen, found[early[0]].shares, allowed, labels, rehearsals, rng)
         near = {index: result for index, result in zip(early, results, strict=True) if result.near}
         unlike += not near
         for index in rounds if near else ():
-            found[index] = _replaced(found[index], near.get(index))
+            found[index] = _replaced(replace(found[index], null=~allowed), near.get(index))
     notes = [f"{len(wanted[:MOST]) - unlike} of {len(together)} by rehearsal on auxiliary data"] if wanted else []
     notes += [f"{unlike} sent nothing like their rehearsals: read by path bases"] if unlike else []
     return notes + ([f"{len(wanted) - MOST} more not rehearsed: read by path bases"] if len(wanted) > MOST else [])
 
 
+def _is_explained(path: Composition, samples: int) -> bool:
+    """Whether what the path leaves open is no more than the noise of a mean over so many samples."""
+    return (1 - path.agreement**2) * samples < NOISE
+
+
 def _replaced(path: Composition, result: Rehearsed | None) -> Composition:
-    """Of a client that was rehearsed, a round without result does not count but for its null classes."""
+    """Of a client that was rehearsed, a round without result does not count."""
     if result is None:
         return replace(path, weight=0.0, agreement=0.0)
     return Composition(result.shares, path.null, result.agreement, result.error**-2)

@@ -28,6 +28,9 @@ LEAST = 0.02  # of each share in a later draw's centre: a class that seems absen
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # tried, over the mean variance
 FAR = 2.0  # times as far from the rehearsals' mean as the farthest of them: nothing that was rehearsed
 SMALLEST_ERROR = 0.005  # that is believed
+FARTHEST = 4.0  # deviations from the rehearsals' mean: beyond them nothing is extrapolated
+FORWARD_RIDGE = 1e-3  # of the regression of the bias on the shares, over the mean variance
+THERE = 4.5  # deviations above the bias of those who lack a class: the client has it
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +50,23 @@ class Rehearsed:
     error: float  # mean L1 error of a rehearsal that is left out
     agreement: float  # correlation of left-out shares with their prediction
     near: bool  # whether what was sent lies among what the rehearsals sent
+    excess: Tensor  # (outputs,) by how many deviations the client's bias rose higher than such shares make it rise
 
 
 def rehearsed_shares(
     rounds: Sequence[Seen], first: Tensor, allowed: Tensor, labels: Tensor, rehearsals: int, rng: torch.Generator
-) -> list[Rehearsed]:
-    """Of each round the shares (classes,) of the allowed classes; the search begins at `first` (classes,).
+) -> tuple[list[Rehearsed], Tensor]:
+    """Of each round the shares (classes,) of the allowed classes, and these; the search begins at `first` (classes,).
 
     A broad draw of compositions for the first round finds the neighbourhood. Then each round is rehearsed there, as
     closely as the rounds before it have left the answer open. `labels` (n,) are those of the auxiliary samples. The
-    agreement is that of the broad draw: among compositions that hardly differ nothing can agree.
+    agreement is that of the broad draw: among compositions that hardly differ nothing can agree. A class that was taken
+    for absent, and whose bias rose higher than that of all who lack it, is there: then all begins anew with it.
     """
     count = int(allowed.sum())
     even = allowed.double() / count
     if count == 1:
-        return [Rehearsed(even, SMALLEST_ERROR, 1.0, True) for _ in rounds]
+        return [Rehearsed(even, SMALLEST_ERROR, 1.0, True, torch.zeros(0)) for _ in rounds], allowed
     broad = _rehearsed(rounds[0], (1 - EVEN) * first * allowed + EVEN * even, BROAD, labels, rehearsals, rng)
     results: list[Rehearsed] = []
     estimate, known = broad.shares, 0.0  # a weighted mean of rounds, the weights one over squared errors
@@ -69,12 +74,15 @@ def rehearsed_shares(
         error = known**-0.5 if known else broad.error
         concentration = min(max(count * (0.8 / (SPREAD * error)) ** 2, BROAD), NARROWEST)
         result = _rehearsed(one, allowed * (estimate + LEAST), concentration, labels, rehearsals, rng)
+        missed = ~allowed & (result.excess > THERE)
+        if not results and result.near and bool(missed.any()):
+            return rehearsed_shares(rounds, estimate, allowed | missed, labels, rehearsals, rng)
         results.append(replace(result, agreement=broad.agreement))
         if result.near:
             weight = result.error**-2
             estimate = (known * estimate + weight * result.shares) / (known + weight)
             known += weight
-    return results
+    return results, allowed
 
 
 def _rehearsed(
@@ -84,8 +92,9 @@ def _rehearsed(
     drawn = compositions(centre, concentration, rehearsals, rng)
     moves = one.rehearse([deal(shares, one.samples, labels, rng) for shares in drawn])
     if not bool(torch.isfinite(moves).all()):
-        return Rehearsed(centre, 2.0, 0.0, False)
-    return regress(drawn, _rise(moves), _rise(one.moved), near=_is_near(moves, one.moved))
+        return Rehearsed(centre, 2.0, 0.0, False, torch.zeros(moves.shape[1]))
+    fitted = regress(drawn, _rise(moves), _rise(one.moved))
+    return replace(fitted, near=_is_near(moves, one.moved))
 
 
 def compositions(centre: Tensor, concentration: float, number: int, rng: torch.Generator) -> Tensor:
@@ -111,13 +120,13 @@ def deal(shares: Tensor, samples: int, labels: Tensor, rng: torch.Generator) -> 
     return torch.cat(dealt)
 
 
-def regress(shares: Tensor, observed: Tensor, target: Tensor, *, near: bool = True) -> Rehearsed:
+def regress(shares: Tensor, observed: Tensor, target: Tensor) -> Rehearsed:
     """Ridge regression of shares (n, classes) on observed (n, outputs), applied to target (outputs,).
 
     The ridge is the one with the smallest left-out error, which costs no second fit.
     """
     mean, deviation = observed.mean(0), observed.std(0).clamp_min(1e-300)
-    known, asked = (observed - mean) / deviation, (target - mean) / deviation
+    known, asked = (observed - mean) / deviation, ((target - mean) / deviation).clamp(-FARTHEST, FARTHEST)
     centre = shares.mean(0)
     gram = known @ known.T / known.shape[1]
     best: tuple[float, Tensor, Tensor] | None = None
@@ -132,7 +141,21 @@ def regress(shares: Tensor, observed: Tensor, target: Tensor, *, near: bool = Tr
     error, found, left_out = best
     unexplained = float((left_out**2).sum() / ((shares - centre) ** 2).sum().clamp_min(1e-300))
     found = found.clamp_min(0)
-    return Rehearsed(found / found.sum(), max(error, SMALLEST_ERROR), max(1 - unexplained, 0.0) ** 0.5, near)
+    found = found / found.sum()
+    excess = _excess(shares, observed, found, target)
+    return Rehearsed(found, max(error, SMALLEST_ERROR), max(1 - unexplained, 0.0) ** 0.5, True, excess)
+
+
+def _excess(shares: Tensor, observed: Tensor, found: Tensor, target: Tensor) -> Tensor:
+    """(outputs,) how far target lies above what shares `found` make of it, in deviations of those who were observed."""
+    mean, centre = observed.mean(0), shares.mean(0)
+    deviation = shares - centre
+    gram = deviation @ deviation.T
+    ridge = FORWARD_RIDGE * gram.trace() / len(gram) * torch.eye(len(gram), dtype=gram.dtype)
+    slope = deviation.T @ torch.linalg.solve(gram + ridge, observed - mean)
+    rest = observed - mean - deviation @ slope
+    above: Tensor = (target - mean - (found - centre) @ slope) / rest.std(0).clamp_min(1e-300)
+    return above
 
 
 def _rise(moves: Tensor) -> Tensor:
