@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python papers/004/run_full.py --data-dir DATA --device cuda --out OUT --processes 16
     PYTHONPATH=src python papers/004/run_full.py --data-dir DATA --device cpu --out OUT --scale 0.05
+    PYTHONPATH=src python papers/004/run_full.py --data-dir DATA --out OUT --parts detect=60:64 benign=60:71
 
 Most runs on the device; every fourth process begins with what a processor does as fast.
 `summary.py` turns the lines into the figures of README.md.
@@ -13,7 +14,7 @@ import argparse
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,121 +22,187 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as multiprocessing
-from measure.adaptive import adapt
+from measure.adaptive import adapt, slow
 from measure.benign import benign
 from measure.readings import read, recovery, rolled_back, several
-from measure.settings import ATTRIBUTES, Case
+from measure.settings import ATTRIBUTES, DATA, Case
 from measure.watching import detect
 
 from fedspill.attacks.active.experiment import PUBLISHED, Recipes
-from fedspill.attacks.active.trained import AaiRecipe, AmiRecipe
+from fedspill.attacks.active.trained import AMI, AaiRecipe, AmiRecipe
 
 ROUNDS = 31  # of a benign federation: 30 models with one before them
-BENIGN = 17  # such federations of each data set and activation
 EVENTS = ("learning rate drops", "new cohort", "server restarts")
-ELU = ("closed", "kept columns", "sign code", "frozen row", "aai")
-RELU = ("closed", "kept columns", "mia2aia", "ami")
+AFTER = (2, 5)  # benign rounds, an attack
+ELU = ("closed", "kept columns", "sign code", "frozen row")
+RELU = ("closed", "kept columns")
 # The published constants first, and what else was tried on development seeds with the same care as for the closed form.
 TUNED: dict[str, Recipes] = {
     "published": PUBLISHED,
-    "faster": replace(PUBLISHED, aai=AaiRecipe(lr=0.03), mia2aia=AmiRecipe(lr=5e-3)),
-    "slower": replace(PUBLISHED, aai=AaiRecipe(lr=0.003), mia2aia=AmiRecipe(lr=2e-3)),
-    "longer": replace(PUBLISHED, aai=AaiRecipe(epochs=4000), mia2aia=AmiRecipe(epochs=4000, lr=2e-3)),
-    "other weights": replace(
-        PUBLISHED, aai=AaiRecipe(small=-0.001, weight=1000), mia2aia=AmiRecipe(lr=5e-3, shadow_weight=1.0)
+    "faster": Recipes(AaiRecipe(lr=0.03), AmiRecipe(lr=5e-3), replace(AMI, epochs=4000, lr=5e-3)),
+    "slower": Recipes(AaiRecipe(lr=0.003), AmiRecipe(lr=2e-3), replace(AMI, epochs=4000, lr=2e-3)),
+    "longer": Recipes(
+        AaiRecipe(epochs=4000), AmiRecipe(epochs=4000, lr=2e-3), replace(AMI, epochs=10_000, lr=5e-4, until_right=False)
+    ),
+    "other weights": Recipes(
+        AaiRecipe(small=-0.001, weight=1000),
+        AmiRecipe(lr=5e-3, shadow_weight=1.0),
+        replace(AMI, epochs=4000, lr=5e-3, shadow_weight=1.0),
     ),
 }
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement: a function of where data lie, and what it is called in the line."""
+    """One measurement, a function of where data lie; what it is called in its line, and when its turn is."""
 
+    when: float
     what: str
-    measure: Callable[[Path], dict[str, Any]]
+    measure: Callable[..., dict[str, Any]]
+    case: Case
+    options: dict[str, Any]
+    on_processor: bool = False
+
+    def run(self, folder: Path, device: str) -> dict[str, Any]:
+        case = self.case if self.on_processor else replace(self.case, device=device)
+        return self.measure(case, folder, **self.options)
 
 
-def on_device(scale: float, device: str) -> list[Job]:
-    """What attacks read and what guards say of them, the most important first."""
-    jobs: list[tuple[float, Job]] = []  # with the order that they are begun in
-
-    def add(when: float, what: str, function: Callable[..., dict[str, Any]], case: Case, **options: Any) -> None:
-        jobs.append((when, Job(what, partial(_measured, function, replace(case, device=device), options))))
-
-    many = max(1, round(32 * scale))
-    for number in range(many):
+def reading(numbers: Sequence[int]) -> Iterator[Job]:
+    """The attributes of Adult; trained attacks on the first of them, and on all in the first eight repetitions."""
+    for place, number in enumerate(numbers):
         for attribute in ATTRIBUTES["adult"]:
             for elu in (True, False):
+                main, early = attribute == ATTRIBUTES["adult"][0], number < 8
                 kinds = ["closed"]
-                if attribute == ATTRIBUTES["adult"][0] or number < many / 4:
+                if main or early:
                     kinds.append("aai" if elu else "mia2aia")
-                if attribute == ATTRIBUTES["adult"][0] and not elu:
-                    kinds += ["membership"] + ["ami"] * (number < many / 4)
-                add(number, "read", read, Case("adult", elu, number, attribute), kinds=kinds)
-    for number in range(max(1, round(7 * scale))):
-        for data in ("adult", "cop-mode stand-in", "celeba"):
-            for elu in (True, False):
-                rounds = (2, 5) if number < max(1, round(3 * scale)) else (5,)
-                case = Case(data, elu, number)
-                add(4 * number + 0.5, "detect", detect, case, kinds=ELU if elu else RELU, rounds=rounds)
-    for number in range(max(1, round(BENIGN * scale))):
-        for elu in (True, False):
-            for data in ("celeba", "cop-mode stand-in"):
-                _add_benign(partial(add, number + 0.7), Case(data, elu, number), scale)
-    for number in range(max(1, round(8 * scale))):
-        add(4 * number + 1, "adapt", adapt, Case("adult", True, number))
-        add(4 * number + 1, "several", several, Case("adult", True, number), kinds=("closed", "aai"))
-        add(4 * number + 1, "several", several, Case("adult", False, number), kinds=("closed", "mia2aia"))
+                if main and not elu:
+                    kinds += ["membership"] + ["ami"] * early
+                yield Job(place, "read", read, Case("adult", elu, number, attribute), {"kinds": kinds})
+
+
+def reading_others(numbers: Sequence[int]) -> Iterator[Job]:
+    """The attributes of the other data; trained attacks on the first of them."""
+    for place, number in enumerate(numbers):
         for data in ("cop-mode stand-in", "celeba", "adult, every column"):
             for attribute in ATTRIBUTES[data]:
-                for elu in (True, False) if number < max(1, round(6 * scale)) else ():
-                    kinds = ["closed", "aai" if elu else "mia2aia"] if data != "adult, every column" else ["closed"]
-                    add(4 * number + 2, "read", read, Case(data, elu, number, attribute), kinds=kinds)
-        for kind in ("closed", "aai"):
-            add(4 * number + 3, "recovery", recovery, Case("adult", True, number), kind=kind)
-    for number in [-1, -2, -3, *range(max(1, round(4 * scale)))]:  # negative: development
-        for name, recipes in TUNED.items():
+                for elu in (True, False):
+                    main = attribute == ATTRIBUTES[data][0] and data != "adult, every column"
+                    kinds = ["closed"] + ["aai" if elu else "mia2aia"] * main
+                    yield Job(4 * place + 10, "read", read, Case(data, elu, number, attribute), {"kinds": kinds})
+
+
+def detecting(numbers: Sequence[int]) -> Iterator[Job]:
+    """What is written down, all kinds of it at once."""
+    for place, number in enumerate(numbers):
+        for data in DATA:
             for elu in (True, False):
-                kinds = ["aai" if elu else "mia2aia"]
-                options = {"kinds": kinds, "recipes": recipes, "rounds": ("sgd",)}
-                add(abs(number) * 2 + 5, f"tune {name}", read, Case("adult", elu, number), **options)
-    return [job for _, job in sorted(jobs, key=lambda pair: pair[0])]
+                options = {"kinds": ELU if elu else RELU, "rounds": AFTER}
+                yield Job(4 * place + 0.5, "detect", detect, Case(data, elu, number), options)
 
 
-def on_processor(scale: float) -> list[Job]:
-    """Benign federations on Adult, and what is left to an attack after a roll-back."""
-    jobs: list[Job] = []
-
-    def add(what: str, function: Callable[..., dict[str, Any]], case: Case, **options: Any) -> None:
-        jobs.append(Job(what, partial(_measured, function, case, options)))
-
-    for number in range(max(1, round(BENIGN * scale))):
-        for elu in (True, False):
-            _add_benign(add, Case("adult", elu, number), scale)
-            add("rolled back", rolled_back, Case("adult", elu, number))
-            if number % 2 == 0:
-                add("rolled back", rolled_back, Case("celeba", elu, number))
-    return jobs
+def detecting_trained(numbers: Sequence[int]) -> Iterator[Job]:
+    """What is trained, one by one, the longest first."""
+    for place, number in enumerate(numbers):
+        for kind in ("ami", "mia2aia", "aai"):
+            for data in reversed(DATA):
+                for after in AFTER:
+                    options = {"kinds": [kind], "rounds": (after,)}
+                    yield Job(4 * place + 0.4, "detect", detect, Case(data, kind == "aai", number), options)
 
 
-def _add_benign(add: Callable[..., None], case: Case, scale: float) -> None:
+def benign_federations(numbers: Sequence[int]) -> Iterator[Job]:
     """All clients in every round; some of them, in one federation of five; and with an event, in one of ten."""
-    add("benign", benign, case, rounds=ROUNDS, share=1.0)
-    if case.number % 5 == 1 or scale < 0.2:
-        add("benign", benign, case, rounds=ROUNDS, share=0.5 if case.data == "celeba" else 0.3)
-    if case.number % 10 == 0:
-        for event in EVENTS:
-            add("benign", benign, case, rounds=ROUNDS, share=1.0, event=event)
+    for place, number in enumerate(numbers):
+        for data in DATA:
+            for elu in (True, False):
+                kinds: list[dict[str, Any]] = [{"share": 1.0}]
+                if number % 5 == 1:
+                    kinds.append({"share": 0.5 if data == "celeba" else 0.3})
+                if number % 10 == 0:
+                    kinds += [{"share": 1.0, "event": event} for event in EVENTS]
+                for kind in kinds:
+                    options = {"rounds": ROUNDS, **kind}
+                    yield Job(place + 0.7, "benign", benign, Case(data, elu, number), options, data == "adult")
 
 
-def _measured(function: Callable[..., dict[str, Any]], case: Case, options: dict[str, Any], folder: Path) -> Any:
-    return function(case, folder, **options)
+def rolling_back(numbers: Sequence[int]) -> Iterator[Job]:
+    for place, number in enumerate(numbers):
+        for data in DATA:
+            for elu in (True, False):
+                yield Job(place + 0.8, "rolled back", rolled_back, Case(data, elu, number), {}, data == "adult")
+
+
+def adapting(numbers: Sequence[int]) -> Iterator[Job]:
+    for place, number in enumerate(numbers):
+        for elu in (True, False):
+            for what, measure in (("adapt", adapt), ("slow", slow)):
+                yield Job(4 * place + 1, what, measure, Case("adult", elu, number), {})
+
+
+def several_targets(numbers: Sequence[int]) -> Iterator[Job]:
+    for place, number in enumerate(numbers):
+        for elu in (True, False):
+            kinds = ("closed", "aai" if elu else "mia2aia")
+            yield Job(4 * place + 1, "several", several, Case("adult", elu, number), {"kinds": kinds})
+
+
+def recovering(numbers: Sequence[int]) -> Iterator[Job]:
+    for place, number in enumerate(numbers):
+        for kind in ("closed", "aai"):
+            yield Job(4 * place + 3, "recovery", recovery, Case("adult", True, number), {"kind": kind})
+
+
+def tuning(kind: str, numbers: Sequence[int]) -> Iterator[Job]:
+    """Negative numbers are development."""
+    for number in [-1, -2, -3, *numbers]:
+        for name, recipes in TUNED.items():
+            options = {"kinds": [kind], "recipes": recipes, "rounds": ("sgd",)}
+            yield Job(2 * abs(number) + 5, f"tune {name}", read, Case("adult", kind == "aai", number), options)
+
+
+# With the repetitions of the full scale.
+PARTS: dict[str, tuple[Callable[[Sequence[int]], Iterator[Job]], int]] = {
+    "read": (reading, 32),
+    "others": (reading_others, 6),
+    "detect": (detecting, 7),
+    "detect-trained": (detecting_trained, 7),
+    "benign": (benign_federations, 17),
+    "rolled-back": (rolling_back, 16),
+    "adapt": (adapting, 8),
+    "several": (several_targets, 8),
+    "recovery": (recovering, 8),
+    "tune-aai": (partial(tuning, "aai"), 4),
+    "tune-mia2aia": (partial(tuning, "mia2aia"), 4),
+    "tune-ami": (partial(tuning, "ami"), 4),
+}
+
+
+def jobs(
+    parts: Sequence[str], data: Sequence[str], scale: float, published: bool = True, per_cell: int = 8
+) -> tuple[list[Job], list[Job]]:
+    """What runs on the device and on a processor, the most important first. A part may name its repetitions."""
+    found: list[Job] = []
+    for part in parts:
+        name, _, numbers = part.partition("=")
+        make, many = PARTS[name]
+        first, last = (int(end) for end in (numbers or f"0:{max(1, round(many * scale))}").split(":"))
+        made = [replace(job, case=replace(job.case, per_cell=per_cell)) for job in make(range(first, last))]
+        found += [job for job in made if job.case.data in data]
+    if not published:
+        found = [
+            replace(job, options={**job.options, "published": False}) if job.what in ("detect", "benign") else job
+            for job in found
+        ]
+    found.sort(key=lambda job: job.when)
+    return [job for job in found if not job.on_processor], [job for job in found if job.on_processor]
 
 
 def work(asked: argparse.Namespace, begun: Sequence[Any], rank: int, lock: Any) -> None:
     """Takes measurements of its own list, then of the other, until there are none or no time is left."""
     torch.set_num_threads(1)
-    lists = [on_device(asked.scale, asked.device), on_processor(asked.scale)]
+    lists = jobs(asked.parts, asked.data, asked.scale, not asked.ours_only, asked.per_cell)
     for which in (0, 1) if rank % 4 else (1, 0):
         while time.time() < asked.until:
             with begun[which].get_lock():
@@ -145,7 +212,7 @@ def work(asked: argparse.Namespace, begun: Sequence[Any], rank: int, lock: Any) 
                 break
             job = lists[which][place]
             try:
-                line = json.dumps({"what": job.what, **job.measure(asked.data_dir)})
+                line = json.dumps({"what": job.what, **job.run(asked.data_dir, asked.device)})
             except Exception:  # one measurement must not end all others
                 line = json.dumps({"what": "failed", "job": job.what, "why": traceback.format_exc()[-600:]})
             with lock, (asked.out / "lines.jsonl").open("a") as out:
@@ -158,6 +225,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=Path("full-004"))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), metavar="PART[=FIRST:LAST]", help=", ".join(PARTS))
+    parser.add_argument("--data", nargs="+", default=list(ATTRIBUTES), choices=list(ATTRIBUTES))
+    parser.add_argument("--ours-only", action="store_true", help="leave the published guards out, which takes longest")
+    parser.add_argument("--per-cell", type=int, default=8, help="targets for each of member or not, attribute or not")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the repetitions")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no measurement after this long")
     asked = parser.parse_args()

@@ -145,15 +145,22 @@ class Recovery(Measured):
 
 @dataclass(frozen=True)
 class Detection(Measured):
-    """Figures 8, 9 and 11: share of attacks that each guard detects, ours and the published ones."""
+    """Figures 8, 9 and 11: share of attacks that each guard detects, ours and the published ones.
+
+    Without MIA2AIA and AMI at quick scale: their few epochs move no weight further than an honest round does, so that
+    nothing is planted yet, to be read or to be seen.
+    """
 
     name: ClassVar[str] = "004/8"
     title: ClassVar[str] = "Detection of attacks by the guards"
     paper: ClassVar[str] = "004"
 
     def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
-        kinds = ("closed", "kept columns", "aai") if case.elu else ("closed", "kept columns", "mia2aia", "ami")
-        kinds += ("sign code", "frozen row") if case.elu else ()
+        kinds: tuple[str, ...] = ("closed", "kept columns")
+        if case.elu:
+            kinds += ("sign code", "frozen row", "aai")
+        elif run.scale == "full":
+            kinds += ("mia2aia", "ami")
         found: dict[str, Any] = measuring("watching").detect(case, folder, kinds, (2, 5), recipes)
         return found
 

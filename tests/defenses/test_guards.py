@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,16 @@ from fedspill.defenses.guard_gate import GradientGate, contributors
 from fedspill.defenses.wadm import Wadm, divergences
 from fedspill.defenses.watch.look import look
 from fedspill.defenses.watch.statistics import read_change
-from fedspill.defenses.watch.thresholds import CEILING, FLOOR, KEPT, PRIOR_MIDDLE, PRIOR_SPREAD, History, bounds
+from fedspill.defenses.watch.thresholds import (
+    CEILING,
+    FLOOR,
+    KEPT,
+    PRIOR_MIDDLE,
+    PRIOR_SPREAD,
+    History,
+    bounds,
+    ordinary,
+)
 from fedspill.defenses.watch.trial import roc_area
 from fedspill.errors import UsageError
 from fedspill.federation.local import LocalTraining, Tensors, gradient, state_of, train
@@ -88,6 +98,17 @@ def test_a_planted_model_is_rolled_back_whole_and_the_reason_is_told(after: int)
         assert all(torch.equal(verdict.model.tensors[name], tensor) for name, tensor in previous.tensors.items())
         assert f"add {after} to the guard's `accept`" in verdict.why
         assert verdict.memory is None, "an alarm teaches nothing"
+
+
+def test_a_memory_of_another_version_or_model_is_forgotten_and_the_client_begins_anew() -> None:
+    states = benign(6)
+    memory, previous, _ = shown(Guard(), states[:5])
+    for length in (0, len(memory["guard"]) - 3, len(memory["guard"]) + 1):
+        other = {"guard": torch.zeros(length, dtype=torch.float64)}
+        verdict = Guard().incoming(message(5, states[5]), previous, Site(other))
+        assert verdict.action == "accept"
+        assert verdict.memory is not None
+        assert len(verdict.memory["guard"]) == len(memory["guard"])
 
 
 def test_a_refusing_guard_can_be_told_to_accept_and_goes_on_from_there() -> None:
@@ -155,12 +176,12 @@ def test_a_model_of_another_form_is_refused(damage: str) -> None:
 
 
 def test_the_bound_holds_what_it_states_for_benign_values_of_its_own_model() -> None:
-    """With a history of normal values the next one exceeds its bound about as often as stated: 1 % over all four."""
+    """With a history of normal values the next one exceeds its bound about as often as stated: 1 % over all five."""
     rng = torch.Generator().manual_seed(0)
     middle, spread = torch.tensor(PRIOR_MIDDLE), torch.tensor(PRIOR_SPREAD)
     alarms = 0
     for _ in range(600):
-        values = (middle + spread * torch.randn(13, 4, generator=rng)).tolist()
+        values = (middle + spread * torch.randn(13, len(middle), generator=rng)).tolist()
         history = History.empty()
         for one in values[:-1]:
             history = history.after(one)
@@ -175,9 +196,24 @@ def test_no_history_makes_the_bounds_tighter_or_wider_than_stated() -> None:
     for value in (-50.0, 50.0):
         history = History.empty()
         for _ in range(100):
-            history = history.after([value] * 4)
+            history = history.after([value] * len(FLOOR))
         found = bounds(history, 0.01)
         assert all(low <= bound <= high for low, bound, high in zip(FLOOR, found, CEILING, strict=True))
+
+
+def test_what_passes_without_a_look_at_the_bounds_is_below_all_of_them() -> None:
+    rng = torch.Generator().manual_seed(6)
+    passed = 0
+    for _ in range(300):
+        history = History.empty()
+        for one in (3 * torch.randn(4, len(FLOOR), generator=rng)).tolist():
+            history = history.after(one)
+        values = (1.5 * torch.randn(len(FLOOR), generator=rng)).tolist()
+        values[int(torch.randint(len(FLOOR), (), generator=rng))] = math.nan  # said nothing
+        passed += ordinary(values)
+        above = any(value > bound for value, bound in zip(values, bounds(history, 0.5), strict=True))
+        assert not (ordinary(values) and above)
+    assert 30 < passed < 270
 
 
 def test_a_small_odd_step_in_a_quiet_round_is_no_alarm() -> None:
@@ -196,35 +232,51 @@ def test_a_small_odd_step_in_a_quiet_round_is_no_alarm() -> None:
 
 def test_a_history_is_that_of_its_rounds_and_forgets_slowly() -> None:
     rng = torch.Generator().manual_seed(1)
-    values = torch.randn(40, 4, generator=rng).double()
+    values = torch.randn(40, 5, generator=rng).double()
     values[3, 2] = torch.nan  # said nothing
     history = History.empty()
     for one in values.tolist():
         history = history.after(one)
     known = values[~values[:, 2].isnan(), 2]
-    assert history.count == (40, 40, 39, 40)
+    assert history.rounds == (40, 40, 39, 40, 40)
     assert history.mean[2] == pytest.approx(float(known.mean()))
     assert history.squares[2] == pytest.approx(float((known - known.mean()).square().sum()))
     for _ in range(300):
-        history = history.after([9.0] * 4)
-    assert history.count == (KEPT,) * 4
-    assert history.mean == pytest.approx([9.0] * 4, abs=0.3)
+        history = history.after([9.0] * 5)
+    assert history.rounds == (KEPT,) * 5
+    assert history.mean == pytest.approx([9.0] * 5, abs=0.3)
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (40, 3), (300, 200), (12, 5, 3, 3)])
-def test_one_pass_over_a_tensor_sees_what_plain_sums_see(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_pass_over_a_tensor_sees_what_plain_sums_see(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(2)
-    before, now = torch.randn(shape, generator=rng), torch.randn(shape, generator=rng)
-    found, squares = look(before, now), (now - before).square()
-    assert torch.allclose(torch.from_numpy(found.rows), squares.reshape(max(len(shape) and shape[0], 1), -1).sum(1))
-    if len(shape) > 1:
-        assert found.columns is not None
+    before, now = (torch.randn(shape, generator=rng).to(dtype) for _ in range(2))
+    found, squares = look([before], [now]), (now - before).square()
+    for seen, plain in ((found.steps, squares), (found.sizes, now.square())):
+        by_unit = plain.reshape(max(len(shape) and shape[0], 1), -1).sum(1)
+        assert torch.allclose(torch.from_numpy(seen), by_unit.sort().values)
+    assert len(found.inputs) == (len(shape) > 1)
+    for columns, entries in found.inputs:
         by_input = squares.transpose(0, 1).flatten(1).sum(1)
-        assert torch.allclose(torch.from_numpy(found.columns), by_input, rtol=1e-4)
-    assert found.top == pytest.approx(float(now.abs().max()))
+        assert torch.allclose(torch.from_numpy(columns), by_input.sort().values, rtol=1e-4)
+        assert entries == now.numel()
     assert found.entries == now.numel()
-    half = look(before.half(), now.half())
-    assert np.allclose(half.rows, found.rows, rtol=0.05, atol=0.01)
+    half = look([before.half()], [now.half()])
+    assert np.allclose(half.steps, found.steps, rtol=0.05, atol=0.01)
+
+
+def test_the_tensors_of_a_layer_are_seen_together_where_they_agree_on_what_a_unit_is() -> None:
+    rng = torch.Generator().manual_seed(7)
+    weight, bias, odd = torch.randn(9, 4, generator=rng), torch.randn(9, generator=rng), torch.randn(5, generator=rng)
+    nothing = [torch.zeros_like(tensor) for tensor in (weight, bias, odd)]
+    both = look(nothing[:2], [weight, bias])
+    assert torch.allclose(torch.from_numpy(both.steps), (weight.square().sum(1) + bias.square()).sort().values)
+    all_three = look(nothing, [weight, bias, odd])
+    total = sum(float(tensor.square().sum()) for tensor in (weight, bias, odd))
+    assert all_three.steps.tolist() == pytest.approx([total])
+    assert all_three.sizes.tolist() == pytest.approx([total])
+    assert (both.entries, all_three.entries) == (45, 50)
 
 
 def test_one_neuron_that_moved_oddly_stands_out_whatever_the_rest_does() -> None:
@@ -240,6 +292,32 @@ def test_one_neuron_that_moved_oddly_stands_out_whatever_the_rest_does() -> None
     for name in dead:
         dead[name][10:50] = before[name][10:50]  # most of the layer stands still
     assert abs(read_change(before, dead, 1, None).values[0] - usual.values[0]) < 1
+
+
+def test_a_neuron_that_stands_out_by_its_weights_is_seen_however_slowly_it_got_there() -> None:
+    """No step is odd; what counts is where they lead, and no accepted model moves that mark."""
+    rng = torch.Generator().manual_seed(8)
+    state = {"a.weight": torch.randn(64, 20, generator=rng), "a.bias": torch.zeros(64)}
+    memory: dict[str, Tensor] = {}
+    previous, actions, marks = message(0, state), [], read_change(state, state, 1, None).stand
+    for number in range(1, 200):
+        state = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
+        state["a.weight"][5] *= 1.05
+        verdict = Guard(on_alarm="refuse").incoming(message(number, state), previous, Site(memory))
+        actions.append(verdict.action)
+        if verdict.action == "refuse":
+            break
+        memory, previous = dict(verdict.memory or memory), message(number, state)
+    assert actions[-1] == "refuse"
+    assert 20 < len(actions) < 80
+    assert "a neuron's weights" in verdict.why
+    assert "a neuron's step" not in verdict.why
+    assert recalled(memory["guard"])[1].first == pytest.approx(marks), "the first model's, whatever came after it"
+    told = Guard(accept=(number,)).incoming(message(number, state), previous, Site(memory))
+    assert told.action == "accept"
+    again = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
+    after = Guard().incoming(message(number + 1, again), message(number, state), Site(dict(told.memory or {})))
+    assert after.action == "accept", "what a person accepted is the new mark"
 
 
 def test_a_server_that_claims_a_far_later_round_gains_little() -> None:

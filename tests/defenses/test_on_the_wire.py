@@ -54,6 +54,15 @@ def test_compression_keeps_the_largest_of_each_tensor() -> None:
     assert kept["b"].tolist() == [0, 20]
 
 
+@pytest.mark.parametrize("drop", [0.1, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("shape", [(1000,), (20, 50)])
+def test_compression_cuts_at_the_order_statistic(drop: float, shape: tuple[int, ...]) -> None:
+    tensor = torch.randn(shape, generator=generator(3)).round(decimals=1)  # with ties
+    (kept,) = Compression(drop=drop).outgoing(update(a=tensor), generator(0)).tensors.values()
+    threshold = tensor.abs().flatten().sort().values[int(drop * tensor.numel()) - 1]
+    assert torch.equal(kept, torch.where(tensor.abs() > threshold, tensor, 0))
+
+
 @pytest.mark.parametrize("make", [lambda: ClipNoise(clip=0), lambda: ClipNoise(sigma=-1), lambda: Compression(drop=1)])
 def test_senseless_options_are_refused(make: object) -> None:
     with pytest.raises(UsageError):

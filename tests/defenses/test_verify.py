@@ -13,7 +13,7 @@ from fedspill.defenses.base import Defense, Wire
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.frozen_head import FrozenHead
-from fedspill.defenses.noise import unit_noise
+from fedspill.defenses.noise import lacking, unit_noise
 from fedspill.defenses.quantization import Quantization
 from fedspill.defenses.secure_aggregation import SecureAggregation
 from fedspill.defenses.verify import check_defenses, wire_of
@@ -58,6 +58,31 @@ def test_noise_of_a_tenth_of_the_claim_is_found_out() -> None:
     trace, _ = recorded(defenses=(ClipNoise(clip=1.0, sigma=0.001),))
     (check,) = check_defenses((ClipNoise(clip=1.0, sigma=0.01),), trace)
     assert check.on is False
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("size", [12, 64, 240, 4000])
+def test_noise_that_is_there_is_never_called_missing(law: Any, size: int) -> None:
+    """2,000 tensors, where the claim may fail for one in 10^9; training may shift what it likes."""
+    rng = generator(8, size)
+    for _ in range(1000):
+        noise = 0.03 * unit_noise(torch.zeros(size), law, "seeded", rng)
+        assert lacking({"a": noise, "b": noise + 0.02}, 0.03, law) is None
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize(("size", "real"), [(100, 0.1), (1000, 0.6), (40_000, 0.9)])
+def test_noise_that_is_too_small_is_found_out_sooner_in_larger_tensors(law: Any, size: int, real: float) -> None:
+    tensors = {"a": real * unit_noise(torch.zeros(size), law, "seeded", generator(8, size))}
+    found = lacking(tensors, 1.0, law)
+    assert found is not None
+    assert found == ("a", pytest.approx(real, rel=0.4))
+
+
+def test_small_tensors_are_found_out_together() -> None:
+    tensors = {str(index): torch.zeros(10) for index in range(10)}
+    assert lacking(tensors, 1.0, "gaussian") == ("all tensors", 0.0)
+    assert lacking({"0": torch.zeros(10)}, 1.0, "gaussian") is None
 
 
 def test_an_update_that_is_not_clipped_is_found_out() -> None:

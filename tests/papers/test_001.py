@@ -20,6 +20,17 @@ def test_every_printed_table_has_its_code() -> None:
     assert published("001", "3")["mnist"]["100"] == 47.5
 
 
+def test_tables_name_their_cells_before_any_is_run(code: ModuleType, tmp_path: Path) -> None:
+    rates = {(cell.data, *cell.cell.values()): cell.printed for cell in code.WhileTraining().cells()}
+    assert rates["cifar10", "sgd", 0.0005] == 27.62
+    assert rates["mnist", "adam", 1e-6] is None
+    terms = code.Regularizers().cells()
+    assert {cell.constants.gamma for cell in terms} == {0.0, 1e-3}
+    rows = list(code.results(terms, Run("quick", tmp_path)))
+    assert len(rows) == len(terms) == 15
+    assert {row.by for row in rows} == {"paper"}
+
+
 def test_real_digits_come_back_from_chosen_rounds(code: ModuleType, data_dir: Path) -> None:
     run = Run("full", data_dir, "cpu", seed=7)
     dataset, _ = code.load("mnist", run)

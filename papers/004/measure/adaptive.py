@@ -39,14 +39,15 @@ WEAKER = {
     for reach, level, margin in ((5.0, 2.0, 10.0), (2.0, 1.0, 5.0), (1.0, 0.5, 3.0), (0.5, 0.25, 1.5))
 }
 COPIES = 16  # pairs of neurons for one target, where a plant is spread
-SLOW = 20  # rounds of a plant that is brought in by steps
+SLOW = 30  # rounds of a plant that is brought in by steps
+LARGER = 30.0  # how much larger all neurons are made, so that a plant among them stands out less
 _HALVINGS = 14
 
 
 def adapt(case: Case, folder: Path) -> dict[str, Any]:
     """Readings of members, alarms and the model's area for each way of hiding."""
     began = time.time()
-    rep = _members(trained(case, folder, case.setting.rounds + SLOW))
+    rep = _members(trained(case, folder))
     after = case.setting.rounds
     honest, ours = rep.history[after], watchman(rep.history[:after])
     rows = rows_of(rep, "closed")
@@ -65,13 +66,27 @@ def adapt(case: Case, folder: Path) -> dict[str, Any]:
     line["weaker"] = {name: weak(rep, ours, after, shape) for name, shape in WEAKER.items()}
     line["gated"] = {"gated": _gated(rep, single, range(len(single)), rows), "areas": line["small"]["1.0"]["areas"]}
     line["claims a later round"] = [_alarm(ours, after + 10**6, state) for state in single]
-    some = list(range(0, len(single), max(1, len(single) // 4)))
+    return {**line, "seconds": time.time() - began}
+
+
+def slow(case: Case, folder: Path) -> dict[str, Any]:
+    """The same where a plant is brought in by steps, each as far as the guard lets pass."""
+    began = time.time()
+    rep = _members(trained(case, folder, case.setting.rounds + SLOW))
+    after, rows = case.setting.rounds, rows_of(rep, "closed")
+    honest = rep.history[after]
     weaker = plants(rep, "closed", after, next(iter(WEAKER.values())))
-    for name, full in (("slowly", single), ("slowly, weaker", weaker)):
-        slow = [_slowly(rep, after, full[i]) for i in some]
-        states = [state for _, state in slow]
-        at_last = {**_read(rep, states, rows), "gated": _gated(rep, states, some, rows)}
-        line[name] = {**at_last, "shares": [way for way, _ in slow], "values": rep.values[some].tolist()}
+    ways = {"slowly": plants(rep, "closed", after), "slowly, weaker": weaker}
+    if not case.elu:
+        ways["slowly, all larger"] = [_all_larger(rep, honest, state) for state in weaker]
+    some = list(range(0, len(weaker), max(1, len(weaker) // 8)))
+    line: dict[str, Any] = {**case.cells(), "values": rep.values[some].tolist()}
+    line["area"] = model_area(rep, rep.history[after + SLOW])
+    for name, full in ways.items():
+        brought = [_slowly(rep, after, full[i]) for i in some]
+        states = [state for _, state in brought]
+        read = {**_read(rep, states, rows), "gated": _gated(rep, states, some, rows)}
+        line[name] = {**read, "shares": [way for way, _ in brought]}
     return {**line, "seconds": time.time() - began}
 
 
@@ -99,6 +114,18 @@ def _spread(rep: Repetition, honest: Tensors, index: int) -> Tensors:
     return plant_neurons(rep.dense, honest, rep.targets, [index] * COPIES, rep.shadow, shape, rng)
 
 
+def _all_larger(rep: Repetition, honest: Tensors, planted: Tensors) -> Tensors:
+    """With all that the plant left alone made larger, layer by layer, and the head smaller: ReLU predicts the same."""
+    found, factor = dict(planted), 1.0
+    for layer in range(rep.dense.hidden + 1):
+        last = layer == rep.dense.hidden
+        by = LARGER**-rep.dense.hidden if last else LARGER
+        factor *= by
+        for name, many in ((rep.dense.weight(layer), by), (rep.dense.bias(layer), factor)):
+            found[name] = torch.where(planted[name] == honest[name], many * planted[name], planted[name])
+    return found
+
+
 def _read(rep: Repetition, states: Sequence[Tensors], rows: Tensor) -> dict[str, Any]:
     """What the pooled gradient and a round of SGD tell, over all copies; and what the model is worth."""
     found: dict[str, Any] = {}
@@ -112,8 +139,9 @@ def _read(rep: Repetition, states: Sequence[Tensors], rows: Tensor) -> dict[str,
 def _gated(rep: Repetition, states: Sequence[Tensors], which: Sequence[int], rows: Tensor) -> list[float]:
     """What the update of the target's client alone tells where it gates gradients."""
     gated, found = GradientGate().local(replace(SGD, batch_size=100)), []
-    spec = Mlp(widths=tuple(len(states[0][rep.dense.bias(i)]) for i in range(rep.dense.hidden)), activation="elu")
-    model = replace(spec, alpha=rep.dense.bend.alpha, logits=1).build(tuple(rep.records.shape[1:]), 2, seed=0)
+    widths, bend = tuple(len(states[0][rep.dense.bias(i)]) for i in range(rep.dense.hidden)), rep.dense.bend
+    spec = Mlp(widths=widths, activation="elu" if bend.elu else "relu", alpha=bend.alpha, logits=1)
+    model = spec.build(tuple(rep.records.shape[1:]), 2, seed=0)
     for state, index in zip(states, which, strict=True):
         record = rep.records[index].cpu()
         own = next(own for own in rep.clients if bool((own.x == record).all(1).any()))

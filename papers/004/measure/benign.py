@@ -28,7 +28,9 @@ WHEN = 12  # the round of an event
 LOST = 3  # rounds that a restarted server forgets
 
 
-def benign(case: Case, folder: Path, rounds: int, share: float, event: Event = "none") -> dict[str, Any]:
+def benign(
+    case: Case, folder: Path, rounds: int, share: float, event: Event = "none", published: bool = True
+) -> dict[str, Any]:
     """False alarms of our guard at every client of a benign federation; of the published ones where all take part."""
     began = time.time()
     dataset = load(case.data, case.seed, folder)
@@ -52,7 +54,7 @@ def benign(case: Case, folder: Path, rounds: int, share: float, event: Event = "
             if watchmen[index].meet(message):
                 alarms.append((number, index))
         silent = max(silent, _running(alarms, asked[0]) if together else 0)
-        if together and event == "none":
+        if together and event == "none" and published:
             trial = trial or Trial(dense, shares.clients, case.elu)
             trial.meet(state)
             said = (False, False) if before is None else wadm_says(dense, before, state)

@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import torch
-from scipy import stats
-
-from fedspill.metrics.attributes import restricted_area
 from fedspill.reproduce import By
 
-Line: TypeAlias = Mapping[str, Any]
+from .figure import Figure, Line, area, grouped, guessed, mean_of, share_of, together
+
 AREA = "restricted ROC area, percent"
-CONFIDENCE = 0.9  # the paper's
+ARRIVED = 0.9  # of the way to a plant
 PUBLISHED = ("aai", "mia2aia", "ami")
+SLOWLY = ("slowly", "slowly, weaker", "slowly, all larger")
+HIDDEN = ("gated", "just below", "spread", "spread, just below", *SLOWLY)
 GUARDS = ("guard", "wadm", "wadm, corrected", "badacc", "badauc")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured number of one cell."""
-
-    cell: Mapping[str, Any]
-    by: By
-    metric: str
-    value: float
-    low: float
-    high: float
-    n: int
-    chance: float
-
-
-def mean_of(cell: Line, by: By, metric: str, values: Sequence[float], chance: float) -> Figure:
-    """Over repetitions, with the interval of Student's t: there may be few."""
-    mean, n = statistics.fmean(values), len(values)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) if n > 1 else math.nan
-    half = quantile * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
-    return Figure(cell, by, metric, mean, mean - half, mean + half, n, chance)
-
-
-def share_of(cell: Line, by: By, metric: str, hits: float, n: int, chance: float = 0.0) -> Figure:
-    """Percent of n, with the exact binomial interval."""
-    tail = (1 - CONFIDENCE) / 2
-    low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-    return Figure(cell, by, metric, 100 * hits / n, 100 * low, 100 * high, n, chance)
-
-
-def area(values: Sequence[int], scores: Sequence[float]) -> float:
-    return 100 * restricted_area(torch.tensor(values) > 0, torch.tensor(scores, dtype=torch.float64))
-
-
-def grouped(lines: Iterable[Line], *names: str) -> dict[tuple[Any, ...], list[Line]]:
-    found: dict[tuple[Any, ...], list[Line]] = {}
-    for line in lines:
-        found.setdefault(tuple(line[name] for name in names), []).append(line)
-    return found
 
 
 def activation(lines: Sequence[Line]) -> Iterator[Figure]:
@@ -85,7 +41,7 @@ def inference(lines: Sequence[Line]) -> Iterator[Figure]:
             for who in ("members",) if kind in ("ami", "membership") else ("members", "others"):
                 values = [_area_of(line, line["attacks"][kind][setting], kind, who) for line in read]
                 named = {**cell, "attack": kind, "setting": setting, "who": who}
-                yield mean_of(named, _by(kind), AREA, values, 50.0)
+                yield mean_of(named, _by(kind), AREA, values, _guessed(read[0], kind, who))
         if kind == "closed":
             for how in ("logistic", "boosting"):
                 values = [
@@ -94,14 +50,26 @@ def inference(lines: Sequence[Line]) -> Iterator[Figure]:
                     if how in line["imputation"]
                 ]
                 if values:
-                    yield mean_of({**cell, "attack": f"imputation, {how}"}, "baseline", AREA, values, 50.0)
+                    chance = _guessed(some[0], kind, "members")
+                    yield mean_of({**cell, "attack": f"imputation, {how}"}, "baseline", AREA, values, chance)
+
+
+def _asked(line: Line, kind: str, who: str) -> tuple[list[int], list[int]]:
+    """Of the targets that are asked about: which, and what is true of them."""
+    if kind in ("ami", "membership"):
+        return list(range(len(line["members"]))), line["members"]
+    chosen = [i for i, member in enumerate(line["members"]) if member == (who == "members")]
+    return chosen, [line["values"][i] for i in chosen]
 
 
 def _area_of(line: Line, scores: Sequence[float], kind: str, who: str) -> float:
-    if kind in ("ami", "membership"):
-        return area(line["members"], scores)
-    chosen = [i for i, member in enumerate(line["members"]) if member == (who == "members")]
-    return area([line["values"][i] for i in chosen], [scores[i] for i in chosen])
+    chosen, true = _asked(line, kind, who)
+    return area(true, [scores[i] for i in chosen])
+
+
+def _guessed(line: Line, kind: str, who: str) -> float:
+    true = _asked(line, kind, who)[1]
+    return guessed(len(true) - sum(true))
 
 
 def detection(lines: Sequence[Line]) -> Iterator[Figure]:
@@ -115,11 +83,12 @@ def detection(lines: Sequence[Line]) -> Iterator[Figure]:
                     for line in some
                     for after in rounds
                     if after in line["attacks"].get(kind, {})
-                    for mark in line["attacks"][kind][after][guard]
+                    for mark in line["attacks"][kind][after].get(guard, [])
                 ]
                 cell = {"data": data, "activation": _bend(elu), "attack": kind, "guard": guard}
                 by: By = "fedspill" if guard == "guard" else "paper"
-                yield share_of(cell, by, "detected, %", sum(marks), len(marks))
+                if marks:
+                    yield share_of(cell, by, "detected, %", sum(marks), len(marks))
 
 
 def false_alarms(lines: Sequence[Line]) -> Iterator[Figure]:
@@ -131,8 +100,8 @@ def false_alarms(lines: Sequence[Line]) -> Iterator[Figure]:
         asked = [line for line in some if line["left"] is not None]
         if asked:
             for place, guard in enumerate(("wadm", "wadm, corrected")):
-                many = sum(line["wadm"][place] for line in asked)
-                yield share_of({**cell, "guard": guard}, "paper", "false alarms, %", many, pairs)
+                many, n = sum(line["wadm"][place] for line in asked), sum(line["pairs"] for line in asked)
+                yield share_of({**cell, "guard": guard}, "paper", "false alarms, %", many, n)
             for place, guard in enumerate(("badacc", "badauc")):
                 gone, n = sum(line["left"][place] for line in asked), sum(line["asked"][place] for line in asked)
                 yield share_of({**cell, "guard": guard}, "paper", "false alarms, %", gone, n)
@@ -144,13 +113,20 @@ def false_alarms(lines: Sequence[Line]) -> Iterator[Figure]:
 
 
 def after_roll_back(lines: Sequence[Line]) -> Iterator[Figure]:
-    """What is read of members in rounds on the last accepted model, and what that model is worth."""
+    """What is read of members in rounds on the last accepted model, and what that model is worth.
+
+    Members of all repetitions together: what is asked is whether the area differs from that of guessing, by little.
+    """
     for (data, elu), some in grouped(lines, "data", "elu").items():
         cell = {"data": data, "activation": _bend(elu)}
-        values = [_area_of(line, line["scores"], "closed", "members") for line in some]
-        yield mean_of({**cell, "who": "members"}, "fedspill", AREA, values, 50.0)
-        lost = [line["area benign"] - line["area rolled back"] for line in some]
-        yield mean_of(cell, "fedspill", "ROC area below the benign run, at once", lost, 0.0)
+        asked = [(line, *_asked(line, "closed", "members")) for line in some]
+        values = [value for _, _, values in asked for value in values]
+        scores = [line["scores"][i] for line, chosen, _ in asked for i in chosen]
+        yield together({**cell, "who": "members"}, AREA, values, scores)
+        for key, when in (("hold", "what clients train on"), ("after", "after the round"), ("kept", "round dropped")):
+            lost = [100 * (line[key][0] - line[key][1]) for line in some if key in line]
+            if lost:
+                yield mean_of(cell, "fedspill", f"ROC area below the benign run, {when}, %", lost, 0.0)
 
 
 def recovered(lines: Sequence[Line]) -> Iterator[Figure]:
@@ -181,35 +157,39 @@ def at_once(lines: Sequence[Line]) -> Iterator[Figure]:
 
 def hidden(lines: Sequence[Line]) -> Iterator[Figure]:
     """Attackers who know the guard: how many are seen, how far they get, what they still read, and at what cost."""
-    if not lines:
-        return
+    for (elu,), some in grouped(lines, "elu").items():
+        yield from _hidden({"activation": _bend(elu)}, some)
+
+
+def _hidden(which: Line, lines: Sequence[Line]) -> Iterator[Figure]:
     ways: dict[str, list[tuple[Line, Line]]] = {}
     for line in lines:
-        for share, found in line["small"].items():
+        for share, found in line.get("small", {}).items():
             ways.setdefault(f"{float(share):.2%} of the way", []).append((line, found))
         for name, found in line.get("weaker", {}).items():
             ways.setdefault(f"plant with {name}", []).append((line, found))
-        for name in ("gated", "just below", "spread", "spread, just below"):
+        for name in HIDDEN:
             if name in line:
                 ways.setdefault(name, []).append((line, line[name]))
-        for name in ("slowly", "slowly, weaker"):
-            if name in line:
-                ways.setdefault(name, []).append(({**line, "values": line[name]["values"]}, line[name]))
     for name, of in ways.items():
-        cell = {"way": name}
+        cell = {**which, "way": name}
         if "alarms" in of[0][1]:
             marks = [alarm for _, found in of for alarm in found["alarms"]]
             yield share_of(cell, "fedspill", "seen, %", sum(marks), len(marks))
         if "shares" in of[0][1]:
             far = [share[-1] if isinstance(share, list) else share for _, found in of for share in found["shares"]]
             yield mean_of(cell, "fedspill", "of the way, %", [100 * share for share in far], 0.0)
+            if name in SLOWLY:
+                yield share_of(cell, "fedspill", "arrived, %", sum(share >= ARRIVED for share in far), len(far))
         for setting in [setting for setting in ("pooled", "sgd", "gated") if setting in of[0][1]]:
-            values = [area(line["values"], found[setting]) for line, found in of]
-            yield mean_of(cell, "fedspill", f"{AREA}, {setting}", values, 50.0)
+            values = [value for line, _ in of for value in line["values"]]
+            scores = [score for _, found in of for score in found[setting]]
+            yield together(cell, f"{AREA}, {setting}", values, scores)
         lost = [line["area"] - statistics.fmean(found["areas"]) for line, found in of]
         yield mean_of(cell, "fedspill", "ROC area of the model lost", lost, 0.0)
-    marks = [alarm for line in lines for alarm in line["claims a later round"]]
-    yield share_of({"way": "claims a later round"}, "fedspill", "seen, %", sum(marks), len(marks))
+    marks = [alarm for line in lines for alarm in line.get("claims a later round", [])]
+    if marks:
+        yield share_of({**which, "way": "claims a later round"}, "fedspill", "seen, %", sum(marks), len(marks))
 
 
 def _settings(lines: Sequence[Line]) -> Iterator[tuple[dict[str, Any], str, list[Line]]]:

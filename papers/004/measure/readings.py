@@ -136,21 +136,30 @@ def _together(rep: Repetition, kind: str, state: Tensors, chosen: Sequence[int],
 
 
 def rolled_back(case: Case, folder: Path) -> dict[str, Any]:
-    """What is left after the guard: readings of rounds in which all clients train on the last accepted model."""
+    """What is left after the guard: readings of rounds in which all clients train on the last accepted model.
+
+    And ROC areas, of the benign run and of the attacked one: of what clients train on in the attacked round; of the
+    server's model after it, if it adds what they sent to its honest model; and if it drops the round.
+    """
     rep = trained(case, folder)
     after, rows = case.setting.rounds, rows_of(rep, "closed")
-    before, bias = rep.history[after - 1], rep.dense.bias(1)
+    before, honest, bias = rep.history[after - 1], rep.history[after], rep.dense.bias(1)
     found = []
     for index in range(len(rep.targets)):
         state = next_round(rep.dense, before, rep.clients, SGD, rep.seed, 2000 + index)
         found.append(-(state[bias] - before[bias])[rows].double().cpu())
+    sent = next_round(rep.dense, before, rep.clients, ADAM, rep.seed, after)
+    added = {name: tensor + sent[name] - before[name] for name, tensor in honest.items()}
+    now, then = (model_area(rep, state) for state in (honest, before))
+    later = model_area(rep, next_round(rep.dense, honest, rep.clients, ADAM, rep.seed, after))
     return {
         **case.cells(),
         "values": rep.values.tolist(),
         "members": rep.members.tolist(),
         "scores": numbers(score_of(rep, "closed", torch.stack(found))),
-        "area rolled back": model_area(rep, before),
-        "area benign": model_area(rep, rep.history[after]),
+        "hold": (now, then),
+        "after": (later, model_area(rep, added)),
+        "kept": (later, now),
     }
 
 

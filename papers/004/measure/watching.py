@@ -10,7 +10,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from fedspill.attacks.active.experiment import FOR_SGD, PUBLISHED, Recipes, plants
+from fedspill.attacks.active.experiment import FOR_SGD, PUBLISHED, Recipes, Repetition, plants
 from fedspill.defenses.base import Site, Verdict
 from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.watch.statistics import read_change
@@ -54,28 +54,47 @@ def watchman(history: Sequence[Tensors], guard: Guard | None = None) -> Watchman
     return made
 
 
+@final
+class _Published:
+    """The published guards after so many benign models."""
+
+    def __init__(self, rep: Repetition, after: int, elu: bool) -> None:
+        self.rep, self.before, self.trial = rep, rep.history[after - 1], Trial(rep.dense, rep.clients, elu)
+        for state in rep.history[:after]:
+            self.trial.meet(state)
+
+    def say(self, planted: Sequence[Tensors]) -> dict[str, Any]:
+        wadm = [wadm_says(self.rep.dense, self.before, state) for state in planted]
+        tried = [self.trial.share(state) for state in planted[::4]]  # 93 clients each
+        return {
+            "wadm": [published for published, _ in wadm],
+            "wadm, corrected": [corrected for _, corrected in wadm],
+            "badacc": [errors for errors, _ in tried],
+            "badauc": [areas for _, areas in tried],
+        }
+
+
 def detect(
-    case: Case, folder: Path, kinds: Sequence[str], rounds: Sequence[int], recipes: Recipes = PUBLISHED
+    case: Case,
+    folder: Path,
+    kinds: Sequence[str],
+    rounds: Sequence[int],
+    recipes: Recipes = PUBLISHED,
+    published: bool = True,
 ) -> dict[str, Any]:
-    """Verdicts of all guards on every planted model, for attacks after so many benign rounds."""
+    """Verdicts of our guard and of the published ones on every planted model, after so many benign rounds."""
     began = time.time()
     rep = trained(case, folder, max(rounds))
     line: dict[str, Any] = {**case.cells(), "attacks": {}}
     for after in rounds:
-        ours, trial = watchman(rep.history[:after]), Trial(rep.dense, rep.clients, case.elu)
-        for state in rep.history[:after]:
-            trial.meet(state)
+        ours = watchman(rep.history[:after])
+        others = _Published(rep, after, case.elu) if published else None
         for kind in kinds:
             planted = plants(rep, kind, after, FOR_SGD, recipes)
-            wadm = [wadm_says(rep.dense, rep.history[after - 1], state) for state in planted]
-            tried = [trial.share(state) for state in planted[::4]]  # 93 clients each
             line["attacks"].setdefault(kind, {})[str(after)] = {
                 "guard": [ours.judge(sent(after, state)).action != "accept" for state in planted],
-                "wadm": [published for published, _ in wadm],
-                "wadm, corrected": [corrected for _, corrected in wadm],
-                "badacc": [errors for errors, _ in tried],
-                "badauc": [areas for _, areas in tried],
                 "values": [values_of(ours, sent(after, state)) for state in planted[::8]],
+                **(others.say(planted) if others else {}),
             }
     return {**line, "seconds": time.time() - began}
 

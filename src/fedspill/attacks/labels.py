@@ -23,7 +23,7 @@ from fedspill.attacks.local_changes import Optimizer
 from fedspill.attacks.probe import Outlook, Probe, can_probe
 from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
 from fedspill.data.base import Examples
-from fedspill.defenses.spread import norm_of
+from fedspill.defenses.norms import norm_of
 from fedspill.federation.local import gradient
 from fedspill.guesses import LabelCounts
 from fedspill.messages import Kind, Message

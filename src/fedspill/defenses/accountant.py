@@ -62,17 +62,6 @@ def laplace_epsilon(scale: float, sensitivity: float, steps: int) -> float:
     return math.inf if scale == 0 else steps * sensitivity / scale
 
 
-def multiplier_for(epsilon: float, sampling: float, steps: int, delta: float) -> float:
-    """The least noise multiplier that keeps to epsilon, to three digits: bisection on a falling function."""
-    if not epsilon > 0:
-        raise UsageError(f"Expected epsilon > 0, got {epsilon}.")
-    low, high = 1e-2, 1e4
-    while high / low > 1.001:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if gaussian_epsilon(middle, sampling, steps, delta) <= epsilon else (middle, high)
-    return high
-
-
 def poisson_epsilon(multiplier: float, exposure: Exposure, delta: float) -> float:
     """Epsilon for one sample of one client, all its local steps in all its rounds counted."""
     return gaussian_epsilon(multiplier, exposure.sampling, exposure.rounds * exposure.steps, delta)

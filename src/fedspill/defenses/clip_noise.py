@@ -10,8 +10,8 @@ import torch
 
 from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
 from fedspill.defenses.base import Check, Defense, Exposure, Guarantee, Wire
-from fedspill.defenses.noise import Law, Source, refuse_claim, unit_noise
-from fedspill.defenses.spread import least_spread, norm_of
+from fedspill.defenses.noise import Law, Source, lacking, refuse_claim, unit_noise
+from fedspill.defenses.norms import norm_of
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
 from fedspill.federation.local import LocalTraining, Tensors
@@ -84,14 +84,11 @@ class ClipNoise(Defense):
         if self.per == "step" or not wire.sent:
             return Check(self.name, None, "noise inside local training cannot be told from training by its messages")
         for message in wire.sent:
-            spread, tensor = least_spread(message)
-            if spread < (0.8 if self.law == "gaussian" else 0.6) * self.sigma:  # Laplace is the more pointed
-                return Check(
-                    self.name,
-                    False,
-                    f"{message.sender} sent {tensor!r} with a spread of {spread:.3g} in round {message.round}, "
-                    f"noise of {self.sigma:g} was configured",
-                )
+            found = lacking(message.tensors, self.sigma, self.law)
+            if found is not None:
+                tensor, spread = found
+                said = f"{tensor!r} with a spread of {spread:.3g} in round {message.round}"
+                return Check(self.name, False, f"{message.sender} sent {said}, noise of {self.sigma:g} was configured")
             most = self._longest(message)
             if norm_of(message.tensors) > most:
                 said = f"norm {norm_of(message.tensors):.3g} in round {message.round}, expected at most {most:.3g}"

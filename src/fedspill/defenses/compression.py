@@ -46,8 +46,8 @@ class Compression(Defense):
         dropped = int(self.drop * tensor.numel())
         if dropped == 0:
             return tensor
-        threshold = tensor.abs().flatten().kthvalue(dropped).values
-        return torch.where(tensor.abs() > threshold, tensor, 0)
+        size = tensor.abs()
+        return torch.where(size > _ranked(size.flatten(), dropped), tensor, 0)
 
     def verify(self, wire: Wire) -> Check:
         if self.drop == 0:
@@ -60,3 +60,14 @@ class Compression(Defense):
                     said = f"{zeros} zeros of {tensor.numel()} in {name!r}, {due} were configured"
                     return Check(self.name, False, f"{message.sender} sent {said} in round {message.round}")
         return Check(self.name, True if wire.sent else None, f"{len(wire.sent)} messages are as sparse as configured")
+
+
+def _ranked(values: Tensor, rank: int) -> Tensor:
+    """The value of that rank, the smallest having rank 1, counted from the nearer end.
+
+    By `topk`, because `kthvalue` leaves a long vector to a single block of a GPU.
+    """
+    above = len(values) - rank
+    if rank <= above:
+        return values.topk(rank, largest=False, sorted=False).values.max()
+    return values.topk(above + 1, sorted=False).values.min()

@@ -29,7 +29,7 @@ class FakeGradients(Defense):
     who knows that can undo much of it (papers/001). `scaled` draws with the deviation of the gradient itself instead
     of `deviation`, without which training takes steps of another size.
 
-    As printed, deviation is the root of 1.1 and candidates are 1000. A thousand sorts of every tensor are slow; the
+    As printed, deviation is the root of 1.1 and candidates are 1000. A thousand draws for every tensor are slow; the
     nearest of a few differs from it by far less than either does from the gradient.
     """
 
@@ -59,9 +59,7 @@ class FakeGradients(Defense):
         deviation = float(true.std()) if self.scaled else self.deviation
         nearest, least = true, torch.inf
         for _ in range(self.candidates):
-            drawn = (
-                (deviation * torch.randn(len(true), generator=rng, dtype=torch.float64)).sort(descending=True).values
-            )
+            drawn = deviation * sorted_normal(len(true), rng)
             distance = float((drawn - true).square().sum())
             if distance < least:
                 nearest, least = drawn, distance
@@ -69,3 +67,13 @@ class FakeGradients(Defense):
         fake = torch.empty_like(true)
         fake[order] = values
         return fake.to(tensor).reshape(tensor.shape)
+
+
+def sorted_normal(count: int, rng: torch.Generator) -> Tensor:
+    """Independent standard normal values in descending order (count,), float64, without sorting any.
+
+    Sums of exponential gaps, over the last of them, are uniform values in ascending order.
+    """
+    places = torch.empty(count + 1, dtype=torch.float64).exponential_(generator=rng).cumsum(0)
+    drawn: Tensor = -torch.special.ndtri(places[:-1] / places[-1])
+    return drawn

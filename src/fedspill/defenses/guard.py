@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
-from fedspill.defenses.watch.statistics import NAMES, Reading, Usual, read_change
-from fedspill.defenses.watch.thresholds import History, bounds
+from fedspill.defenses.watch.statistics import NAMES, Reading, Usual, layers_of, read_change
+from fedspill.defenses.watch.thresholds import History, bounds, ordinary
 from fedspill.errors import UsageError
 from fedspill.messages import Message
 
@@ -44,7 +46,7 @@ class Guard(Defense):
             raise UsageError(f"false_alarms is a chance between 0 and 1, got {self.false_alarms}.")
 
     def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
-        kept = site.memory.get("guard")
+        kept = _fitting(site.memory.get("guard"), message)
         bad = _serves_an_attack(site) if kept is None else ""  # the client's own code: looked at until a round counts
         if bad:
             return Verdict("refuse", bad)
@@ -57,17 +59,13 @@ class Guard(Defense):
         reading = read_change(previous.tensors, message.tensors, message.round - previous.round, usual)
         if reading.unsound:
             return Verdict("refuse", f"{reading.unsound} has NaN, infinite or too large values")
-        limits = bounds(history, self.false_alarms)
-        strange = [
-            f"{name} is {value:.1f}, at most {limit:.1f} is usual"
-            for name, value, limit in zip(NAMES, reading.values, limits, strict=True)
-            if value > limit
-        ]
+        strange = "" if ordinary(reading.values) else _strange(reading.values, bounds(history, self.false_alarms))
         if strange and message.round not in self.accept:
-            return self._alarm(message, previous, "; ".join(strange))
+            return self._alarm(message, previous, strange)
         if not reading.moved:
             return ACCEPT  # the same model once more: nothing to learn from
-        return Verdict("accept", memory={"guard": _written(history.after(reading.values), reading, usual)})
+        first = reading.stand if strange else reading.layers.first  # a person vouches for a new start
+        return Verdict("accept", memory={"guard": _written(history.after(reading.values), reading, usual, first)})
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
         why = f"{why}. To accept the model of this round, add {message.round} to the guard's `accept`"
@@ -94,27 +92,46 @@ def _differs(message: Message, previous: Message) -> str:
     return ""
 
 
-def _written(history: History, reading: Reading, usual: Usual | None) -> Tensor:
+def _strange(values: Sequence[float], limits: Sequence[float]) -> str:
+    """Which statistics are above their bounds."""
+    found = [
+        f"{name} is {value:.1f}, at most {limit:.1f} is usual"
+        for name, value, limit in zip(NAMES, values, limits, strict=True)
+        if value > limit
+    ]
+    return "; ".join(found)
+
+
+def _written(history: History, reading: Reading, usual: Usual | None, first: Sequence[float]) -> Tensor:
     """What is remembered, as one row of numbers: the history, and what the layers are like.
 
     Their usual steps follow the new ones slowly, so that a server needs many rounds to talk the guard into larger ones;
     and a layer that hardly moved for once may move again.
     """
     now = reading.layers
-    steps = [step + 0.5 * math.log(reading.rounds) for step in now.steps]  # rounds together move less than their sum
+    together = 0.5 * math.log(reading.rounds)  # rounds together move less than their sum
+    steps = [step + together for step in now.steps]
     if usual is not None:
         steps = [_followed(u, step) for step, u in zip(steps, usual.steps, strict=True)]
-    kept = [*history.count, *history.mean, *history.squares, *steps, *now.tops]
-    return torch.tensor(kept, dtype=torch.float64)
+    kept = [*history.rounds, *history.mean, *history.squares, *steps, *now.tops, *first]
+    return torch.from_numpy(np.array(kept))
 
 
 def _followed(usual: float, step: float) -> float:
     return usual + (_RISING if step > usual else _FALLING) * max(step - usual, _SLOWER)
 
 
+def _fitting(kept: Tensor | None, message: Message) -> Tensor | None:
+    """What is remembered, where it is of a model with these layers and of this version; else the client begins anew."""
+    if kept is None or len(kept) != 3 * (len(NAMES) + len(layers_of(message.tensors))):
+        return None
+    return kept
+
+
 def recalled(kept: Tensor) -> tuple[History, Usual]:
     """What `_written` wrote."""
     numbers, n = kept.tolist(), len(NAMES)
-    count, mean, squares, layers = numbers[:n], numbers[n : 2 * n], numbers[2 * n : 3 * n], numbers[3 * n :]
-    half = len(layers) // 2
-    return History(tuple(count), tuple(mean), tuple(squares)), Usual(tuple(layers[:half]), tuple(layers[half:]))
+    layers = numbers[3 * n :]
+    many = len(layers) // 3
+    history = History(numbers[:n], numbers[n : 2 * n], numbers[2 * n : 3 * n])
+    return history, Usual(layers[:many], layers[many : 2 * many], layers[2 * many :])

@@ -2,11 +2,15 @@
 
 A privacy guarantee holds only for noise that nobody can repeat. A seed that is written in a plan makes an audit
 repeatable and a guarantee void, so the two exclude each other.
+
+Whether noise is there can be refuted: half of its numbers lie within its median absolute value, and whatever training
+adds only moves them out. Where surely more than half lie within, there is no such noise.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,6 +21,9 @@ from fedspill.errors import UsageError
 
 Law: TypeAlias = Literal["gaussian", "laplace"]
 Source: TypeAlias = Literal["seeded", "secure"]
+
+_MEDIAN: dict[Law, float] = {"gaussian": 0.67449, "laplace": 0.49013}  # of the absolute value, at deviation 1
+_SURE = 6.0  # standard deviations above half: one honest tensor in 10^9
 
 
 def refuse_claim(claim: bool, source: Source, what: str) -> None:
@@ -38,6 +45,23 @@ def unit_noise(like: Tensor, law: Law, source: Source, rng: torch.Generator) -> 
         # A normal whose variance is a unit exponential is Laplace of unit variance.
         noise = noise * torch.empty(like.shape, device=like.device).exponential_(generator=rng).sqrt()
     return noise.to(like)
+
+
+def lacking(tensors: Mapping[str, Tensor], sigma: float, law: Law) -> tuple[str, float] | None:
+    """The tensor that surely has no noise of that deviation on it, and how far it spreads; None where none is found.
+
+    Small tensors say little each, so all of them together are looked at as well.
+    """
+    bound = sigma * _MEDIAN[law]
+    within = {name: (int((tensor.abs() < bound).sum()), tensor.numel()) for name, tensor in tensors.items()}
+    for name, (inside, number) in within.items():
+        if inside > number / 2 + _SURE * number**0.5 / 2:
+            return name, float(tensors[name].abs().flatten().median()) / _MEDIAN[law]
+    inside, number = (sum(part) for part in zip(*within.values(), strict=True))
+    if inside > number / 2 + _SURE * number**0.5 / 2:
+        every = torch.cat([tensor.abs().flatten() for tensor in tensors.values()])
+        return "all tensors", float(every.median()) / _MEDIAN[law]
+    return None
 
 
 def _on(device: torch.device, rng: torch.Generator) -> torch.Generator:

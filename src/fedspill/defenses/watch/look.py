@@ -1,7 +1,8 @@
-"""One pass over a tensor of two models: how far its rows and columns moved, and its largest entry."""
+"""One pass over a layer of two models: how far its units and inputs moved, and how large its units are now."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -11,56 +12,79 @@ from torch import Tensor
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 _BLOCK = 1 << 15  # entries at a time: they stay in the processor's cache, and no copy of the model is made
+_ONES = np.ones(_BLOCK, np.float32)  # sums are products with ones, which are faster
+_ONES.setflags(write=False)
 
 
 @final
 class Look(NamedTuple):
-    """Sums of squared changes of a tensor; NaN or infinite where its entries are, or where they are too large."""
+    """Sums of squares of a layer, ascending; NaN or infinite where its entries are, or where they are too large."""
 
-    rows: Array  # (units,)
-    columns: Array | None  # (inputs,) None where the tensor is no matrix; of a convolution its channels
+    steps: Array  # (units,) changes of each unit over all tensors; one number where they do not agree on what a unit is
+    sizes: Array  # (units,) the same of what they are now
+    inputs: list[tuple[Array, int]]  # of each matrix, changes (inputs,) by column, and entries; filters by channel
     entries: int
-    top: float  # the largest magnitude in it now
 
 
-def look(before: Tensor, now: Tensor) -> Look:
-    """Two tensors of the same shape."""
-    shape = now.shape
+def look(before: Sequence[Tensor], now: Sequence[Tensor]) -> Look:
+    """The tensors of one layer, then and now, of the same shapes."""
+    parts = [_tensor(old, new) for old, new in zip(before, now, strict=True)]
+    steps, sizes, columns, entries = parts[0]
+    inputs = [] if columns is None else [(columns, entries)]
+    for more, larger, columns, many in parts[1:]:
+        if len(more) != len(steps):
+            steps, sizes, more, larger = (part.sum(keepdims=True) for part in (steps, sizes, more, larger))
+        steps, sizes, entries = steps + more, sizes + larger, entries + many
+        if columns is not None:
+            inputs.append((columns, many))
+    steps.sort()
+    sizes.sort()
+    for columns, _ in inputs:
+        columns.sort()
+    return Look(steps, sizes, inputs, entries)
+
+
+def _tensor(before: Tensor, now: Tensor) -> tuple[Array, Array, Array | None, int]:
+    """Of one tensor: changes (units,), sizes (units,), changes (inputs,) where it is a matrix, and its entries."""
     old, new = _array(before), _array(now)
-    if len(shape) < 2:
-        squares = new - old
-        return Look((squares * squares).reshape(-1), None, new.size, _top(new))
-    old, new = old.reshape(shape[0], -1), new.reshape(shape[0], -1)
-    height = max(_BLOCK // new.shape[1], 1)
-    if len(new) <= height:
-        rows, columns, top = _block(old, new)
-    else:
-        parts = [_block(old[i : i + height], new[i : i + height]) for i in range(0, len(new), height)]
-        rows, columns = np.concatenate([part[0] for part in parts]), sum((part[1] for part in parts[1:]), parts[0][1])
-        top = max(part[2] for part in parts)
-    if len(shape) > 2:
-        columns = columns.reshape(shape[1], -1).sum(1)
-    return Look(rows, columns, new.size, top)
+    if new.ndim == 2:
+        return _matrix(old, new)
+    if new.ndim < 2:
+        if new.ndim == 0:
+            old, new = old.reshape(1), new.reshape(1)
+        change = new - old
+        return change * change, new * new, None, new.size
+    steps, sizes, columns, entries = _matrix(old.reshape(len(old), -1), new.reshape(len(new), -1))
+    return steps, sizes, columns.reshape(new.shape[1], -1).sum(1), entries
 
 
-def _block(old: Array, new: Array) -> tuple[Array, Array, float]:
-    """Sums along rows and columns as products with ones, which are twice as fast as sums; and the largest entry."""
+def _matrix(old: Array, new: Array) -> tuple[Array, Array, Array, int]:
+    units, width = new.shape
+    height = max(_BLOCK // width, 1)
+    if units <= height:
+        return *_block(old, new), new.size
+    blocks = [_block(old[i : i + height], new[i : i + height]) for i in range(0, units, height)]
+    steps, sizes = (np.concatenate([block[part] for block in blocks]) for part in (0, 1))
+    return steps, sizes, sum((block[2] for block in blocks[1:]), blocks[0][2]), new.size
+
+
+def _block(old: Array, new: Array) -> tuple[Array, Array, Array]:
+    """Squared changes by row, squared entries by row, squared changes by column."""
     squares = new - old
     squares *= squares
     height, width = squares.shape
-    return squares @ np.ones(width, new.dtype), np.ones(height, new.dtype) @ squares, _top(new)
+    across = _ones(width, new)
+    steps, columns = squares.dot(across), _ones(height, new).dot(squares)
+    np.multiply(new, new, squares)
+    return steps, squares.dot(across), columns
 
 
-def top_of(tensor: Tensor) -> float:
-    return _top(_array(tensor))
-
-
-def _top(values: Array) -> float:
-    return max(float(np.maximum.reduce(values, None)), -float(np.minimum.reduce(values, None)))
+def _ones(many: int, like: Array) -> Array:
+    return _ONES[:many] if many <= _BLOCK and like.dtype is _ONES.dtype else np.ones(many, like.dtype)
 
 
 def _array(tensor: Tensor) -> Array:
-    if tensor.dtype != torch.float32 and tensor.dtype != torch.float64:
+    if tensor.dtype is not torch.float32 and tensor.dtype is not torch.float64:
         tensor = tensor.float()
     found: Array = tensor.numpy(force=True)
     return found

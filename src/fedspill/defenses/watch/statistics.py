@@ -1,37 +1,42 @@
-"""What a client can tell about a received model by looking at numbers alone: four statistics over all layers."""
+"""What a client can tell about a received model by looking at numbers alone: five statistics over all layers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple, final
 
 import numpy as np
 from torch import Tensor
 
-from fedspill.defenses.watch.look import Array, Look, look, top_of
+from fedspill.defenses.watch.look import Array, look
 
-NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest weight")
+NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest neuron", "a neuron's weights")
 LONGEST = 32  # rounds that may have passed: a server can say any number
 STILL = 1e-12  # a step below which a layer did not move
 _FEWEST = 8  # neurons of a layer among which one can stand out
 _NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
+_COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to stand out in training: no less counts
 
 
-@dataclass(frozen=True)
-class Usual:
-    """What a model's layers have been like: their usual steps and, now, their largest weights, in logs."""
+@final
+class Usual(NamedTuple):
+    """What a model's layers have been like, in logs: their usual steps, their largest neurons, and how far these stood
+    out in the first model. That last number no later model changes: what grows round by round cannot take it along.
+    """
 
-    steps: tuple[float, ...]
-    tops: tuple[float, ...]
+    steps: Sequence[float]
+    tops: Sequence[float]
+    first: Sequence[float]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The four statistics, larger is stranger, NaN where nothing can be said; and what the layers are like."""
+@final
+class Reading(NamedTuple):
+    """The five statistics, larger is stranger, NaN where nothing can be said; and what the layers are like."""
 
-    values: tuple[float, ...]
+    values: Sequence[float]
     layers: Usual  # the steps are those per round
+    stand: Sequence[float]  # how far each layer's largest neuron stands out in this model
     rounds: int  # that the steps were divided by
     unsound: str = ""  # a tensor with NaN, infinite or too large values; nothing else is said then
 
@@ -47,31 +52,34 @@ def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds:
     2. the same for what is read from any one input or hidden unit (the columns of a weight);
        where a layer moves less than usual, a neuron must exceed the usual step to stand out;
     3. the largest growth of any layer's step against the usual one;
-    4. the largest growth of any layer's largest weight.
+    4. the largest growth of any layer's largest neuron, weights and bias;
+    5. how much further any layer's largest neuron stands out among the others than it did in the first model.
 
     A step over several rounds is divided by their number, of which a server can claim `LONGEST` at most.
     """
     rounds = min(max(abs(rounds), 1), LONGEST)
-    neurons, inputs, steps, tops = [], [], [], []
-    layers = _layers(now)
+    layers = layers_of(now)
+    neurons, inputs, steps, tops, stand = [], [], [], [], []
     for place, names in enumerate(layers):
-        looks = [look(before[name], now[name]) for name in names]
-        rows, total = _together(looks)
-        entries = sum([seen.entries for seen in looks])
-        if not math.isfinite(total):
-            return Reading((math.nan,) * len(NAMES), Usual((), ()), rounds, _unsound(names, looks))
-        steps.append(math.log(math.sqrt(total / entries) / rounds + STILL))
+        seen = look([before[name] for name in names], [now[name] for name in names])
+        total, top = float(np.add.reduce(seen.steps)), seen.sizes.item(-1)
+        if not math.isfinite(total) or not math.isfinite(top):
+            return Reading((math.nan,) * len(NAMES), Usual((), (), ()), (), rounds, _unsound(names, before, now))
+        steps.append(math.log(math.sqrt(total / seen.entries) / rounds + STILL))
         step = -math.inf if usual is None else usual.steps[place] + math.log(rounds)  # of one entry
-        tops.append(math.log(max([seen.top for seen in looks]) + STILL))
-        neurons.append(_stands_out(rows, entries, step))
-        inputs += [_stands_out(seen.columns, seen.entries, step) for seen in looks if seen.columns is not None]
-    old = usual.tops if usual else [math.log(max(top_of(before[n]) for n in names) + STILL) for names in layers]
+        neurons.append(_stands_out(seen.steps, seen.entries, step))
+        for columns, entries in seen.inputs:
+            inputs.append(_stands_out(columns, entries, step))
+        tops.append(_log_norm(top))
+        stand.append(_stands_out(seen.sizes, seen.entries))
+    old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
     growth = math.nan if usual is None else _most_above(steps, usual.steps)
-    values = (_most(neurons), _most(inputs), growth, _most_above(tops, old) / rounds)
-    return Reading(values, Usual(tuple(steps), tuple(tops)), rounds)
+    larger, further = _most_above(tops, old) / rounds, _most_above(stand, [max(far, _COMMON) for far in first])
+    values = (_most(neurons), _most(inputs), growth, larger, further)
+    return Reading(values, Usual(steps, tops, first), stand, rounds)
 
 
-def _layers(state: Mapping[str, Tensor]) -> list[list[str]]:
+def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
     """Float tensors by layer: those whose names differ in the last part only."""
     grouped: dict[str, list[str]] = {}
     for name, tensor in state.items():
@@ -80,42 +88,45 @@ def _layers(state: Mapping[str, Tensor]) -> list[list[str]]:
     return list(grouped.values())
 
 
-def _together(looks: Sequence[Look]) -> tuple[Array | None, float]:
-    """(units,) the squared step of each unit, where the tensors agree on what a unit is; and the sum of all."""
-    units = len(looks[0].rows)
-    if all([len(seen.rows) == units for seen in looks]):
-        rows = sum([seen.rows for seen in looks[1:]], looks[0].rows)
-        return rows, float(np.add.reduce(rows))
-    return None, sum(float(seen.rows.sum()) for seen in looks)
+def _sizes(state: Mapping[str, Tensor], layers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
+    """Of each layer of a model its largest neuron, and how far that stands out."""
+    seen = [look(tensors, tensors) for tensors in ([state[name] for name in names] for names in layers)]
+    tops = [_log_norm(one.sizes.item(-1)) for one in seen]
+    return tops, [_stands_out(one.sizes, one.entries) for one in seen]
 
 
-def _unsound(names: Sequence[str], looks: Sequence[Look]) -> str:
-    sums = [float(seen.rows.sum()) for seen in looks]
-    return next((name for name, total in zip(names, sums, strict=True) if not math.isfinite(total)), names[0])
+def _unsound(names: Sequence[str], before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> str:
+    for name in names:
+        seen = look([before[name]], [now[name]])
+        if not math.isfinite(float(seen.steps.sum()) + float(seen.sizes.sum())):
+            return name
+    return names[0]
 
 
-def _stands_out(squares: Array | None, entries: int, step: float) -> float:
-    """The log of how many robust deviations the largest log norm lies above the middle one, from squared norms.
+def _stands_out(squares: Array, entries: int, step: float = -math.inf) -> float:
+    """The log of how many robust deviations the largest log norm lies above the middle one.
 
-    The deviation is that of the upper half: a quarter of a layer must move oddly before it grows. Where entries usually
-    move by the log `step`, the middle is at least the norm that makes.
+    squares: squared norms, ascending. The deviation is that of the upper half: a quarter of a layer must move oddly
+    before it grows. Where entries usually move by the log `step`, the middle is at least the norm that makes.
     """
-    if squares is None or len(squares) < _FEWEST:
-        return math.nan
-    moved = np.sort(squares)
-    if moved[0] == 0:  # dead units stand still, and may be most of a layer
-        moved = moved[np.searchsorted(moved, 0.0, "right") :]
-    n = len(moved)
+    units = n = len(squares)
+    if n and squares.item(0) == 0:  # dead units stand still, and may be most of a layer
+        squares = squares[np.searchsorted(squares, 0.0, "right") :]
+        n = len(squares)
     if n < _FEWEST:
         return math.nan
-    middle, upper, top = [0.5 * math.log(moved[place]) for place in (n // 2, (3 * n) // 4, n - 1)]
-    deviation = max((upper - middle) / 0.6745, _NARROWEST)
-    middle = max(middle, step + 0.5 * math.log(entries / len(squares)))
+    middle, upper, top = math.log(squares.item(n // 2)), math.log(squares.item(3 * n // 4)), math.log(squares.item(-1))
+    deviation = max((upper - middle) / 0.6745, 2 * _NARROWEST)
+    middle = max(middle, 2 * step + math.log(entries / units))
     return math.log1p(max(top - middle, 0.0) / deviation)
 
 
+def _log_norm(square: float) -> float:
+    return math.log(math.sqrt(square) + STILL)
+
+
 def _most_above(values: Sequence[float], others: Sequence[float]) -> float:
-    return max([value - other for value, other in zip(values, others, strict=True)], default=math.nan)
+    return _most([value - other for value, other in zip(values, others, strict=True)])
 
 
 def _most(values: Sequence[float]) -> float:

@@ -10,28 +10,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import gt
+from typing import NamedTuple, final
 
 from scipy import special
 
-# Where benign federations lie before anything is known of this one: middle and spread of the four statistics, from
+# Where benign federations lie before anything is known of this one: middle and spread of the five statistics, from
 # development runs on other seeds (docs/design/active.md), worth this many rounds.
-PRIOR_MIDDLE = (1.4, 1.4, 0.0, 0.1)
-PRIOR_SPREAD = (0.7, 0.6, 0.25, 0.1)
-FLOOR = (3.0, 3.0, 1.6, 0.4)  # above what any of those federations did, whoever took part in a round
-CEILING = (math.inf, math.inf, 1.7, 0.8)
+PRIOR_MIDDLE = (1.4, 1.4, 0.0, 0.1, -0.5)
+PRIOR_SPREAD = (0.7, 0.6, 0.25, 0.1, 0.25)
+FLOOR = (3.0, 3.0, 1.6, 0.4, 1.0)  # above what any of those federations did, whoever took part in a round
+CEILING = (math.inf, math.inf, 1.7, 0.8, 1.0)
 PRIOR_ROUNDS = 2.0
 PRIOR_FREEDOM = 10.0
 KEPT = 64.0  # rounds that count; older ones fade
 
 
-@dataclass(frozen=True)
-class History:
+@final
+class History(NamedTuple):
     """What is kept of accepted rounds: for each statistic their number, mean, and sum of squares about the mean."""
 
-    count: tuple[float, ...]
-    mean: tuple[float, ...]
-    squares: tuple[float, ...]
+    rounds: Sequence[float]
+    mean: Sequence[float]
+    squares: Sequence[float]
 
     @classmethod
     def empty(cls) -> History:
@@ -40,12 +41,8 @@ class History:
 
     def after(self, values: Sequence[float]) -> History:
         """With one more round; NaN says nothing."""
-        found = [
-            _added(n, mean, squares, value)
-            for n, mean, squares, value in zip(self.count, self.mean, self.squares, values, strict=True)
-        ]
-        count, mean, squares = zip(*found, strict=True)
-        return History(count, mean, squares)
+        rounds, mean, squares = zip(*map(_added, *self, values), strict=True)
+        return History(rounds, mean, squares)
 
 
 def _added(n: float, mean: float, squares: float, value: float) -> tuple[float, float, float]:
@@ -58,13 +55,18 @@ def _added(n: float, mean: float, squares: float, value: float) -> tuple[float, 
     return n + 1, mean, squares + shift * (value - mean)
 
 
+def ordinary(values: Sequence[float]) -> bool:
+    """Whether no bound, whatever the history, lies below any of the values: most rounds, and no bound is needed."""
+    return not any(map(gt, values, FLOOR))
+
+
 def bounds(history: History, false_alarms: float) -> list[float]:
     """(statistics,) what benign values exceed with at most the chance `false_alarms` in all."""
     each = 1 - false_alarms / len(PRIOR_MIDDLE)
     found: list[float] = []
     quantiles: dict[float, float] = {}  # most statistics have seen as many rounds as the others
     for place, (prior, width) in enumerate(zip(PRIOR_MIDDLE, PRIOR_SPREAD, strict=True)):
-        n, mean = history.count[place], history.mean[place]
+        n, mean = history.rounds[place], history.mean[place]
         weight, freedom = PRIOR_ROUNDS + n, PRIOR_FREEDOM + n
         middle = (PRIOR_ROUNDS * prior + n * mean) / weight
         shift = PRIOR_ROUNDS * n / weight * (mean - prior) ** 2
