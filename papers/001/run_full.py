@@ -1,8 +1,11 @@
-"""Runs tables of paper 001 at full scale, each in a process of its own, e.g. on a borrowed GPU.
+"""Runs parts of paper 001 at full scale, each in a process of its own, e.g. on a borrowed GPU.
 
-    PYTHONPATH=src python papers/001/run_full.py --data-dir DATA --device cuda --out OUT 2 3 6 timing
+    PYTHONPATH=src python papers/001/run_full.py --data-dir DATA --device cuda --out OUT timing
+    PYTHONPATH=src python papers/001/run_full.py --data-dir DATA --device cuda --out OUT 3@cifar10 7@mnist:sgd,0.01 8
 
-Each row is printed and written to OUT/001_N.json as soon as it is known. "timing" times Steps I to III.
+A part is the number of a table, or "timing" (Steps I to III, alone on the device); "@" restricts it to a data set, ":"
+to the cells that have all these values. Each row is printed and added to OUT/001.jsonl as soon as it is known. Many
+small processes share a GPU better under CUDA's multi-process service.
 """
 
 from __future__ import annotations
@@ -13,89 +16,121 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedspill.registry import paper_tables
+from fedspill.reproduce import Row, Run
 
 
-def timing(module: types.ModuleType, asked: argparse.Namespace) -> None:
+def timing(module: types.ModuleType, asked: argparse.Namespace, run: Run) -> Iterator[dict[str, Any]]:
     """Steps I to III at N = 800 and, with wider batches, N = 8,000; the first run of each size is the warm-up."""
-    from fedspill.reproduce import Run
+    import torch
 
-    run = Run("full", asked.data_dir, asked.device, asked.seed)
+    from fedspill.attacks.cafe.first_layer import first_layer
+    from fedspill.attacks.cafe.invert import Effort
+    from fedspill.attacks.cafe.prediction import settled
+    from fedspill.attacks.cafe_exact import all_layers, inverted
+    from fedspill.seeds import generator
+
+    def clock() -> float:
+        if asked.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     dataset, _ = module.load("mnist", run)
-    sizes = {800: (40, 60), 8000: (100, 240)} if asked.scale == "full" else {80: (10, 24)}
-    rows = []
-    for samples, (batch, rounds) in sizes.items():
+    sizes = {800: (40, 60, 4), 8000: (100, 240, 2)} if asked.scale == "full" else {80: (10, 24, 2)}
+    for samples, (batch, rounds, attempts) in sizes.items():
         setup = module.Setup("mnist", samples=samples, batch=batch, rounds=rounds)
-        for attempt in range(2):
-            result = module.attacked(dataset, setup, run)
-            rows.append({"samples": samples, "attempt": attempt, "seconds": result.seconds, "note": result.note(),
-                         "psnr": result.score().value})  # fmt: skip
-            print(f"timing N={samples}: {result.seconds:.2f} s, {rows[-1]['psnr']:.1f} dB; {result.note()}", flush=True)
-            (asked.out / "001_timing.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        seen, examples = module.observed(dataset, setup, run)
+        for attempt in range(attempts):
+            rng, net = generator(run.seed, "attack"), seen.nets(0)
+            began = clock()
+            layers, notes = all_layers(seen, rng, first_layer)
+            layers = settled(seen, net, layers)
+            between = clock()
+            found = inverted(seen, net, layers, notes, Effort(), rng)
+            ended = clock()
+            result = module.outcome(found, examples, setup, ended - began)
+            yield {"samples": samples, "batch": batch, "rounds": rounds, "attempt": attempt,
+                   "seconds": ended - began, "steps one and two": between - began, "step three": ended - between,
+                   "evaluations": found.evaluations, "psnr": result.score().value, "note": result.note()}  # fmt: skip
+
+
+def rows_of(part: str, module: types.ModuleType, run: Run) -> Iterator[Row]:
+    """The rows of the cells that a part such as 7@mnist:sgd,0.01 names."""
+    what, _, values = part.partition(":")
+    number, _, data = what.partition("@")
+    kinds = {
+        kind.name.partition("/")[2]: kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, module.CellTable) and kind is not module.CellTable
+    }
+    wanted = set(values.split(",")) if values else set()
+    cells = [
+        cell
+        for cell in kinds[number]().cells()
+        if data in ("", cell.data) and wanted <= {str(value).replace(",", "") for value in cell.cell.values()}
+    ]
+    if not cells:
+        sys.exit(f"{part}: no cell of table {number} has these values.")
+    yield from module.results(cells, run)
 
 
 def one(asked: argparse.Namespace) -> None:
     import torch
 
-    from fedspill.reproduce import Run, Table
-
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # victims and attacker compute alike, in full float32
     module = paper_tables("001")
-    number = asked.tables[0]
-    if number == "timing":
-        timing(module, asked)
-        return
-    kinds = {
-        kind.name.partition("/")[2]: kind
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Table) and kind is not Table
-    }
-    rows: list[dict[str, Any]] = []
+    part = asked.parts[0]
+    run = Run(asked.scale, asked.data_dir, asked.device, asked.seed)
     began = time.time()
-    for row in kinds[number]().rows(Run(asked.scale, asked.data_dir, asked.device, asked.seed)):
-        rows.append(row.as_json())
-        cell = " ".join(str(value) for value in row.cell.values())
-        measured = "-" if row.measured is None else f"{row.measured:.2f}"
-        print(
-            f"[{time.time() - began:5.0f} s] 001/{number} {cell:<44} printed {row.published} ours {measured} n={row.n} "
-            f"{row.verdict}; {row.note}",
-            flush=True,
-        )
-        report = {"paper": "001", "table": number, "scale": asked.scale, "seed": asked.seed, "rows": rows}
-        (asked.out / f"001_{number}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    found = timing(module, asked, run) if part == "timing" else (row.as_json() for row in rows_of(part, module, run))
+    for row in found:
+        line = {"part": part, "scale": asked.scale, "seed": asked.seed, "after": time.time() - began, **row}
+        with (asked.out / "001.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        if part == "timing":
+            print(" ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        else:
+            cell, measured = " ".join(str(value) for value in row["cell"].values()), row["measured"]
+            ours = "-" if measured is None else f"{measured:.2f}"
+            print(f"[{line['after']:5.0f} s] {part} {cell:<40} printed {row['published']} ours {ours} n={row['n']}; "
+                  f"{row['note']}", flush=True)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", help="table numbers, e.g. 2 3 6 timing")
+    parser.add_argument("parts", nargs="+", help="e.g. timing descents 3@cifar10 6 gc@mnist")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=Path("full-001"))
     parser.add_argument("--seed", type=int, default=2024)
     parser.add_argument("--scale", default="full", choices=("full", "quick"))
     parser.add_argument("--seconds", type=float, default=1e9, help="stop whatever still runs after that long")
+    parser.add_argument("--at-once", type=int, default=8, help="processes side by side")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    if len(asked.tables) == 1:
+    if len(asked.parts) == 1:
         one(asked)
         return
     shared = ["--data-dir", str(asked.data_dir), "--device", asked.device, "--out", str(asked.out)]
     shared += ["--seed", str(asked.seed), "--scale", asked.scale]
-    running = {
-        table: subprocess.Popen([sys.executable, __file__, table, *shared])  # noqa: S603 - our own script
-        for table in asked.tables
-    }
     end = time.monotonic() + asked.seconds
-    for table, process in running.items():
-        try:
-            process.wait(max(1.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            print(f"001/{table}: stopped, its time is up", flush=True)
+    waiting, running = list(asked.parts), dict[str, subprocess.Popen[bytes]]()
+    while (waiting or running) and time.monotonic() < end:
+        while waiting and len(running) < asked.at_once:
+            part = waiting.pop(0)
+            running[part] = subprocess.Popen([sys.executable, __file__, part, *shared])  # noqa: S603 - our own script
+        time.sleep(0.2)
+        running = {part: process for part, process in running.items() if process.poll() is None}
+    for part, process in running.items():
+        process.kill()
+        print(f"{part}: stopped, its time is up", flush=True)
+    for part in waiting:
+        print(f"{part}: not begun", flush=True)
 
 
 if __name__ == "__main__":

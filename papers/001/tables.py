@@ -8,10 +8,12 @@ the released constants on random batches of a model that stands still.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -97,6 +99,7 @@ class Outcome:
     rounds: int
     seconds: float
     chance: float
+    compensated: str = ""  # of a model that moved: what it was before
 
     def score(self) -> Score:
         values = self.tiles.mean(1)
@@ -113,11 +116,13 @@ class Outcome:
             f"{float(self.images.min()):.1f} dB, {100 * float((self.images > 30).double().mean()):.1f} % above 30 dB; "
             f"MSE {float((10 ** (-self.images / 10)).mean()):.1e}; labels {100 * self.labels:.1f} %; "
             f"tiles below 30 dB: {int(poor.sum())}, flagged {flagged}; tiles not in the gradients: "
-            f"{int((~torch.isfinite(self.found.misfit)).sum())}; {self.seconds:.1f} s"
+            f"{int((~torch.isfinite(self.found.misfit)).sum())}; {self.seconds:.1f} s{self.compensated}"
         )
 
 
 def load(name: str, run: Run) -> tuple[Dataset | None, str]:
+    if name not in SOURCES:
+        return None, LINNAEUS
     try:
         return SOURCES[name].load(run.data_dir), ""
     except DataMissing as error:
@@ -196,7 +201,12 @@ def outcome(found: Recovered, examples: Examples, setup: Setup, seconds: float =
     images = -10 * torch.log10(errors.clamp_min(1e-12))
     labels = float((found.labels.cpu() == examples.y).double().mean())
     tiles = tile_psnr(x, examples.x, setup.parties)
-    return Outcome(tiles, images, labels, found, setup.rounds, seconds, chance(examples, setup.parties))
+    compensated = ""
+    if found.uncompensated is not None:
+        before = float(tile_psnr(found.uncompensated.cpu(), examples.x, setup.parties).mean())
+        compensated = f"; {found.passes} passes of compensation kept, {before:.2f} dB without"
+    level = chance(examples, setup.parties)
+    return Outcome(tiles, images, labels, found, setup.rounds, seconds, level, compensated)
 
 
 def chance(examples: Examples, parties: int) -> float:
@@ -219,48 +229,100 @@ def row(cell: Mapping[str, Any], by: By, printed: float | None, found: Score, no
     return Row(cell, by, METRIC, printed, found.value, found.low, found.high, found.n, found.chance, judged, note)
 
 
-def ours(cell: Mapping[str, Any], setup: Setup, printed: float | None, run: Run) -> Iterator[Row]:
-    dataset, why_not = load(setup.data, run)
-    if dataset is None:
-        yield not_runnable({"data": setup.data, **cell}, "fedspill", METRIC, printed, why_not)
-        return
-    setup = setup.at(run.scale)
-    result = attacked(dataset, setup, run)
-    yield row({"data": setup.data, **cell, "by": "cafe"}, "fedspill", printed, result.score(), result.note())
+@dataclass(frozen=True)
+class Cell(ABC):
+    """One cell of a table: what is done on which data, and what the paper printed for it."""
+
+    by: ClassVar[By] = "fedspill"
+    metric: ClassVar[str] = METRIC
+
+    data: str
+    cell: Mapping[str, Any]
+    printed: float | None = None
+
+    @abstractmethod
+    def rows(self, dataset: Dataset, run: Run) -> Iterator[Row]: ...
+
+
+def results(cells: Sequence[Cell], run: Run) -> Iterator[Row]:
+    """The rows of all cells whose data are there, and why there is none of the others; descents run side by side."""
+    waiting: list[tuple[Planned, Dataset]] = []
+    for one in cells:
+        dataset, why_not = load(one.data, run)
+        if dataset is None:
+            yield not_runnable({"data": one.data, **one.cell}, one.by, one.metric, one.printed, why_not)
+        elif isinstance(one, Planned):
+            waiting.append((one, dataset))
+        else:
+            yield from one.rows(dataset, run)
+    yield from descents(waiting, run)
+
+
+class CellTable(Table):
+    """A table that says what its cells are before any of them is run."""
+
+    @abstractmethod
+    def cells(self) -> list[Cell]: ...
+
+    def rows(self, run: Run) -> Iterator[Row]:
+        yield from results(self.cells(), run)
+
+
+@final
+@dataclass(frozen=True)
+class Attempt(Cell):
+    """`cafe` on one federation."""
+
+    setup: Setup = field(default_factory=lambda: Setup("mnist"))
+
+    def rows(self, dataset: Dataset, run: Run) -> Iterator[Row]:
+        result = attacked(dataset, self.setup.at(run.scale), run)
+        cell = {"data": self.data, **self.cell, "by": "cafe"}
+        yield row(cell, self.by, self.printed, result.score(), result.note())
+
+
+def attempt(cell: Mapping[str, Any], printed: float | None, setup: Setup) -> Attempt:
+    return Attempt(setup.data, cell, printed, setup)
 
 
 @dataclass(frozen=True)
-class StateOfTheArt(Table):
+class StateOfTheArt(CellTable):
     """Table 2: CAFE against gradient matching, M = 4, K = 40."""
 
     name: ClassVar[str] = "001/2"
     title: ClassVar[str] = "All samples of a vertical federation, against gradient matching"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
+    def cells(self) -> list[Cell]:
         printed = published(self.paper, "2")
-        for name in SOURCES:
-            figures = printed.get(name, {})
-            yield from ours({"rounds": "chosen"}, Setup(name), figures.get("cafe"), run)
+        found: list[Cell] = [
+            attempt({"rounds": "chosen"}, printed.get(name, {}).get("cafe"), Setup(name))
+            for name in (*SOURCES, "linnaeus5")
+        ]
         for name in ("mnist", "fashion-mnist"):
             setup = Setup(name, batches="random", rounds=1000, whole=120)
-            yield from ours({"rounds": "random"}, setup, printed.get(name, {}).get("cafe"), run)
-        for name in ("mnist", "cifar10"):
-            yield from matching(name, printed[name], run)
-        for method, figure in printed["linnaeus5"].items():
-            yield not_runnable({"data": "linnaeus5", "by": method}, "paper", METRIC, figure, LINNAEUS)
+            found.append(attempt({"rounds": "random"}, printed.get(name, {}).get("cafe"), setup))
+        for name in ("mnist", "cifar10", "linnaeus5"):
+            found += [Matching(name, {"by": method}, printed[name].get(method), method) for method in COMPETITORS]
+        return found
 
 
-def matching(name: str, figures: Mapping[str, float], run: Run, steps: int = 1000) -> Iterator[Row]:
-    """The five competitors on one batch, with all gradients of the joint model and the true labels at hand."""
-    dataset, why_not = load(name, run)
-    steps = steps if run.scale == "full" else 20
-    for method in ("dlg", "cosine", "sapag", "bn", "gc"):
-        cell = {"data": name, "by": method}
-        if dataset is None:
-            yield not_runnable(cell, "paper", METRIC, figures.get(method), why_not)
-            continue
-        setup = Setup(name).at(run.scale)
+COMPETITORS = ("dlg", "cosine", "sapag", "bn", "gc")
+
+
+@final
+@dataclass(frozen=True)
+class Matching(Cell):
+    """A competitor on one batch, with all gradients of the joint model and the true labels at hand."""
+
+    by: ClassVar[By] = "baseline"
+
+    method: str = "dlg"
+    steps: int = 1000
+
+    def rows(self, dataset: Dataset, run: Run) -> Iterator[Row]:
+        steps = self.steps if run.scale == "full" else 20
+        setup = Setup(self.data).at(run.scale)
         examples, build = stock(dataset, setup, run)
         batch = examples.take(torch.arange(setup.batch))
         net = build().to(run.device)
@@ -274,86 +336,138 @@ def matching(name: str, figures: Mapping[str, float], run: Run, steps: int = 100
             "bn": grad_inversion(net, steps, group=1),
             "gc": grad_inversion(net, steps, group=5, batch_norm=False),
         }
-        targets = one_hot(own.y, len(dataset.classes)).float()
-        rng = generator(run.seed, method)
+        classes = len(dataset.classes)
         found = reconstruct(
-            recipes[method], gradients_of(net), sent, tuple(own.x.shape), len(dataset.classes), rng=rng, targets=targets
+            recipes[self.method],
+            gradients_of(net),
+            sent,
+            tuple(own.x.shape),
+            classes,
+            rng=generator(run.seed, self.method),
+            targets=one_hot(own.y, classes).float(),
         )
         x = found.x[found.best].reshape(own.x.shape).detach().cpu()
         values = tile_psnr(x, batch.x, setup.parties).mean(1)
         low, high = mean_interval(values)
         score = Score(float(values.mean()), low, high, len(values), chance(examples, setup.parties))
-        why = "no batch norm in this network: its other terms alone" if method == "bn" else "labels given"
-        yield row(cell, "baseline", figures.get(method), score, f"{steps} steps on one batch; {why}")
+        why = "no batch norm in this network: its other terms alone" if self.method == "bn" else "labels given"
+        note = f"{steps} steps on one batch; {why}"
+        yield row({"data": self.data, **self.cell}, self.by, self.printed, score, note)
 
 
 @dataclass(frozen=True)
-class BatchSizes(Table):
+class BatchSizes(CellTable):
     """Table 3: K from 10 to 100 at N = 800, as many chosen rounds as separate all samples."""
 
     name: ClassVar[str] = "001/3"
     title: ClassVar[str] = "All samples by batch size"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
+    def cells(self) -> list[Cell]:
+        found: list[Cell] = []
         for name, figures in published(self.paper, "3").items():
-            for size, printed in figures.items():
-                cell = {"batch": int(size)}
-                if name not in SOURCES:
-                    yield not_runnable({"data": name, **cell}, "fedspill", METRIC, printed, LINNAEUS)
-                    continue
-                epochs = 4 if int(size) == 100 else 3
-                setup = Setup(name, batch=int(size), rounds=epochs * (800 // int(size)))
-                yield from ours(cell, setup, printed, run)
+            for size, printed in ((int(size), figure) for size, figure in figures.items()):
+                setup = Setup(name, batch=size, rounds=(4 if size == 100 else 3) * (800 // size))
+                found.append(attempt({"batch": size}, printed, setup))
+        return found
 
 
-@dataclass(frozen=True, eq=False)
-class Descent:
-    """One run of Algorithm 3 or 4 on a live federation: a round is drawn, answered and used, nothing is kept."""
+@final
+@dataclass(frozen=True)
+class Planned(Cell):
+    """One run of Algorithm 3 or 4; the printed figure is that of its end."""
 
-    dataset: Dataset
-    setup: Setup
-    run: Run
+    by: ClassVar[By] = "paper"
+
     constants: Constants = field(default_factory=Constants)
     stages: tuple[tuple[int, tuple[int, ...]], ...] = ((8000, STEPS),)  # rounds, and the steps done in each
     training: float = 0.0  # learning rate of Adam, 0: the model stands still
 
-    def curve(self, every: int) -> Iterator[tuple[int, Tensor, VerticalNet, Published]]:
-        """After every so many rounds: how many, PSNR of tiles (n, parties), the network and the state."""
-        examples, build = stock(self.dataset, self.setup, self.run)
-        device = self.run.device
-        net, own = build().to(device), examples.to(device)
-        rng = generator(self.run.seed, "descent")
-        state = Published(net, len(examples), len(self.dataset.classes), rng, self.constants)
-        total = sum(rounds for rounds, _ in self.stages)
-        plan = torch.stack(plan_batches("random", len(examples), self.setup.batch, total, rng)).to(device)
-        optimizer = torch.optim.Adam(net.parameters(), self.training or 1.0, capturable=device.startswith("cuda"))
-        place, number = (torch.zeros((), device=device, dtype=kind) for kind in (torch.int64, torch.float32))
-        names = [name for name, _ in net.named_parameters()]
+    @property
+    def total(self) -> int:
+        return sum(rounds for rounds, _ in self.stages)
 
-        def round_(steps: tuple[int, ...]) -> None:
-            batch = plan.index_select(0, place[None])[0]
-            place.add_(1)
-            number.add_(1)
-            loss = loss_of(net(own.x[batch]), own.y[batch])
-            gradients = dict(zip(names, torch.autograd.grad(loss, list(net.parameters())), strict=True))
-            state.step(batch, gradients, number, steps)
-            if self.training:
-                for name, parameter in net.named_parameters():
-                    parameter.grad = gradients[name]
-                optimizer.step()
+    def at(self, scale: str) -> Planned:
+        if scale == "full":
+            return self
+        return replace(self, stages=tuple((max(20, rounds // 200), steps) for rounds, steps in self.stages))
 
-        done = 0
-        for rounds, steps in self.stages:
-            number.zero_()
-            play = _recorded(partial(round_, steps), device, [place, number, *state.tensors()])
-            for _ in range(rounds):
-                play()
-                done += 1
-                if done % every == 0:
-                    parts = [part.clamp(0, 1) for part in state.x]
-                    x = net.parts.join(parts).detach().cpu()
-                    yield done, tile_psnr(x, examples.x, self.setup.parties), net, state
+    def rows(self, dataset: Dataset, run: Run) -> Iterator[Row]:
+        yield from descents([(self, dataset)], run)
+
+
+@final
+class Descent:
+    """Algorithm 3 or 4 on a live federation: a round is drawn, answered and used, nothing is kept."""
+
+    def __init__(self, dataset: Dataset, setup: Setup, run: Run, planned: Planned) -> None:
+        self.planned, self.setup, self.dataset = planned, setup, dataset
+        self.examples, build = stock(dataset, setup, run)
+        device = run.device
+        self.net, self._own = build().to(device), self.examples.to(device)
+        rng = generator(run.seed, "descent")
+        self.state = Published(self.net, len(self.examples), len(dataset.classes), rng, planned.constants)
+        drawn = plan_batches("random", len(self.examples), setup.batch, planned.total, rng)
+        self._plan = torch.stack(drawn).to(device)
+        self._optimizer = torch.optim.Adam(
+            self.net.parameters(), planned.training or 1.0, capturable=device.startswith("cuda")
+        )
+        self._place, self._number = (
+            torch.zeros((), device=device, dtype=kind) for kind in (torch.int64, torch.float32)
+        )  # of the batch in the plan, and of the round in its stage
+        self._device = device
+        self._stream = torch.cuda.Stream() if device.startswith("cuda") else None  # type: ignore[no-untyped-call]
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        self._play: Callable[[], None] = lambda: None
+        self.done = 0
+
+    def forward(self, rounds: int) -> None:
+        """So many rounds more. On a GPU they are only asked for, in a stream that runs beside those of others."""
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            for _ in range(min(rounds, self.planned.total - self.done)):
+                begun = 0
+                for length, steps in self.planned.stages:
+                    if self.done == begun:  # a stage begins
+                        self._number.zero_()
+                        kept = [self._place, self._number, *self.state.tensors()]
+                        self._play = _recorded(partial(self._round, steps), self._device, kept)
+                    begun += length
+                self._play()
+                self.done += 1
+
+    def tiles(self) -> Tensor:
+        """PSNR of tiles (n, parties) as it is now."""
+        if self._stream:
+            self._stream.synchronize()
+        x = self.net.parts.join([part.clamp(0, 1) for part in self.state.x]).detach().cpu()
+        return tile_psnr(x, self.examples.x, self.setup.parties)
+
+    def row(self, level: float, run: Run) -> Row:
+        values = self.tiles().mean(1)
+        low, high = mean_interval(values)
+        score = Score(float(values.mean()), low, high, len(values), level)
+        right = float((self.state.logits.argmax(1).cpu() == self.examples.y).double().mean())
+        note = f"labels {100 * right:.1f} %"
+        if self.planned.training:
+            test = self.dataset.test.take(torch.arange(100)).to(run.device)
+            note += f"; test accuracy {100 * accuracy(self.net, test):.0f} %"
+            self.net.train()
+        cell = {"data": self.planned.data, **self.planned.cell, "round": self.done, "by": "as published"}
+        return row(cell, "paper", self.planned.printed if self.done == self.planned.total else None, score, note)
+
+    def _round(self, steps: tuple[int, ...]) -> None:
+        batch = self._plan.index_select(0, self._place[None])[0]
+        self._place.add_(1)
+        self._number.add_(1)
+        names, parameters = zip(*self.net.named_parameters(), strict=True)
+        loss = loss_of(self.net(self._own.x[batch]), self._own.y[batch])
+        gradients = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+        self.state.step(batch, gradients, self._number, steps)
+        if self.planned.training:
+            for name, parameter in self.net.named_parameters():
+                parameter.grad = gradients[name]
+            self._optimizer.step()
 
 
 def _recorded(work: Callable[[], None], device: str, kept: Sequence[Tensor]) -> Callable[[], None]:
@@ -367,49 +481,33 @@ def _recorded(work: Callable[[], None], device: str, kept: Sequence[Tensor]) -> 
     return play
 
 
-def descents(
-    cell: Mapping[str, Any], name: str, printed: float | None, run: Run, every: int, **how: Any
-) -> Iterator[Row]:
-    """Algorithm 3 or 4 as a curve: one row each so many rounds, the last one held against the printed figure."""
-    dataset, why_not = load(name, run)
-    if dataset is None:
-        yield not_runnable({"data": name, **cell}, "paper", METRIC, printed, why_not)
-        return
-    setup = replace(Setup(name), batches="random").at(run.scale)
-    if run.scale == "quick":
-        how["stages"] = tuple((max(20, rounds // 200), steps) for rounds, steps in how.get("stages", ((8000, STEPS),)))
-        every = how["stages"][0][0]
-    examples, _ = stock(dataset, setup, run)
-    level = chance(examples, setup.parties)
-    last = sum(rounds for rounds, _ in how.get("stages", ((8000, STEPS),)))
-    for done, tiles, net, state in Descent(dataset, setup, run, **how).curve(every):
-        values = tiles.mean(1)
-        low, high = mean_interval(values)
-        score = Score(float(values.mean()), low, high, len(values), level)
-        right = float((state.logits.argmax(1).cpu() == examples.y).double().mean())
-        note = f"labels {100 * right:.1f} %"
-        if how.get("training"):
-            note += f"; test accuracy {100 * accuracy(net, dataset.test.take(torch.arange(100)).to(run.device)):.0f} %"
-            net.train()
-        at_end = done == last
-        yield row(
-            {"data": name, **cell, "round": done, "by": "as published"},
-            "paper",
-            printed if at_end else None,
-            score,
-            note,
-        )
+def descents(planned: Sequence[tuple[Planned, Dataset]], run: Run, every: int = 2000, few: int = 50) -> Iterator[Row]:
+    """All of them side by side, as curves: a row each so many rounds, the last held against the printed figure."""
+    running: list[tuple[Descent, float]] = []
+    for one, dataset in planned:
+        setup = replace(Setup(one.data), batches="random").at(run.scale)
+        descent = Descent(dataset, setup, run, one.at(run.scale))
+        running.append((descent, chance(descent.examples, setup.parties)))
+    every = every if run.scale == "full" else 20
+    few = min(every, few)  # at a time: a GPU takes only so many in a stream
+    while running:
+        for _ in range(0, every, few):
+            for descent, _ in running:
+                descent.forward(few)
+        for descent, level in running:
+            yield descent.row(level, run)
+        running = [(descent, level) for descent, level in running if descent.done < descent.planned.total]
 
 
 @dataclass(frozen=True)
-class Regularizers(Table):
+class Regularizers(CellTable):
     """Table 4: what each term of Step III is worth to the published algorithm."""
 
     name: ClassVar[str] = "001/4"
     title: ClassVar[str] = "Terms of the published objective"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
+    def cells(self) -> list[Cell]:
         variants = {
             "all terms": Constants(),
             "alpha = 0": Constants(alpha=0),
@@ -417,108 +515,102 @@ class Regularizers(Table):
             "beta = 0": Constants(beta=0),
             "gamma = 0": Constants(gamma=0),
         }
-        for name, figures in published(self.paper, "4").items():
-            for variant, constants in variants.items():
-                if name not in SOURCES:
-                    yield not_runnable({"data": name, "terms": variant}, "paper", METRIC, figures[variant], LINNAEUS)
-                    continue
-                yield from descents(
-                    {"terms": variant}, name, figures[variant], run, 2000, constants=constants, stages=((8000, STEPS),)
-                )
+        return [
+            Planned(name, {"terms": variant}, figures[variant], constants)
+            for name, figures in published(self.paper, "4").items()
+            for variant, constants in variants.items()
+        ]
 
 
 @dataclass(frozen=True)
-class Loops(Table):
+class Loops(CellTable):
     """Table 5: single loop against nested loops; printed are rounds to 27 (CIFAR-10) and 38 dB (MNIST)."""
 
     name: ClassVar[str] = "001/5"
     title: ClassVar[str] = "Nested loops against a single loop, as published"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
-        for name in ("mnist", "cifar10"):
-            yield from descents({"loop": "single"}, name, None, run, 4000, stages=((20000, STEPS),))
-            nested = ((8000, (1,)), (8000, (2,)), (4000, (3,)))
-            yield from descents({"loop": "nested"}, name, None, run, 4000, stages=nested)
+    def cells(self) -> list[Cell]:
+        loops = {"single": ((20000, STEPS),), "nested": ((8000, (1,)), (8000, (2,)), (4000, (3,)))}
+        return [
+            Planned(name, {"loop": loop}, stages=stages)
+            for name in ("mnist", "cifar10")
+            for loop, stages in loops.items()
+        ]
 
 
 @dataclass(frozen=True)
-class Workers(Table):
+class Workers(CellTable):
     """Table 6: 4 and 16 parties."""
 
     name: ClassVar[str] = "001/6"
     title: ClassVar[str] = "All samples by number of parties"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
-        for name, figures in published(self.paper, "6").items():
-            for parties, printed in figures.items():
-                cell = {"parties": int(parties)}
-                if name not in SOURCES:
-                    yield not_runnable({"data": name, **cell}, "fedspill", METRIC, printed, LINNAEUS)
-                    continue
-                yield from ours(cell, Setup(name, parties=int(parties)), printed, run)
+    def cells(self) -> list[Cell]:
+        return [
+            attempt({"parties": int(parties)}, printed, Setup(name, parties=int(parties)))
+            for name, figures in published(self.paper, "6").items()
+            for parties, printed in figures.items()
+        ]
 
 
 @dataclass(frozen=True)
-class WhileTraining(Table):
+class WhileTraining(CellTable):
     """Table 7: the model is trained meanwhile; the paper does not name its optimizer."""
 
     name: ClassVar[str] = "001/7"
     title: ClassVar[str] = "Attack while the model is trained"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
+    def cells(self) -> list[Cell]:
         printed = published(self.paper, "7")
+        found: list[Cell] = []
         for name in ("mnist", "fashion-mnist", "cifar10"):
             for optimizer, lr in (
-                ("sgd", 1e-4), ("sgd", 5e-4), ("sgd", 1e-3), ("sgd", 1e-2), ("sgd", 1e-1),
-                ("adam", 1e-6), ("adam", 1e-5), ("adam", 1e-4),
+                ("sgd", 1e-2), ("adam", 1e-6), ("sgd", 1e-3), ("sgd", 5e-4), ("sgd", 1e-4),
+                ("sgd", 1e-1), ("adam", 1e-5), ("adam", 1e-4),
             ):  # fmt: skip
                 training = LocalTraining(optimizer=optimizer, lr=lr)  # type: ignore[arg-type]
-                setup = Setup(name, samples=200, batch=20, rounds=30, training=training, effort=Effort(again=()))
-                figure = printed.get(name, {}).get(f"{lr:g}")
-                yield from ours({"optimizer": optimizer, "lr": lr}, setup, figure, run)
+                setup = Setup(name, training=training, effort=Effort(again=()))
+                figure = printed.get(name, {}).get(f"{lr:g}") if optimizer == "sgd" else None
+                found.append(attempt({"optimizer": optimizer, "lr": lr}, figure, setup))
+        return found
 
 
 @dataclass(frozen=True)
-class TrainingWhileAttacked(Table):
+class TrainingWhileAttacked(CellTable):
     """Table 8: the published attack on MNIST while Adam at 1e-6 trains the model."""
 
     name: ClassVar[str] = "001/8"
     title: ClassVar[str] = "The published attack while the model is trained, by round"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
-        yield from descents(
-            {"adam": 1e-6},
-            "mnist",
-            published(self.paper, "8")["20000"],
-            run,
-            2000,
-            training=1e-6,
-            stages=((20000, STEPS),),
-        )
+    def cells(self) -> list[Cell]:
+        printed = published(self.paper, "8")["20000"]
+        return [Planned("mnist", {"adam": 1e-6}, printed, stages=((20000, STEPS),), training=1e-6)]
 
 
 @dataclass(frozen=True)
-class Defenses(Table):
+class Defenses(CellTable):
     """Section 4.4: fake gradients and other alterations, against attackers who do and do not know of them."""
 
     name: ClassVar[str] = "001/defenses"
     title: ClassVar[str] = "Fake gradients, noise, rounding and sparsity on vertical gradients"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
+    def cells(self) -> list[Cell]:
         printed = published(self.paper, "defenses")
-        for label, defenses in ALTERATIONS.items():
-            for rounds in ("chosen", "random"):
-                yield from ours({"defense": label, "rounds": rounds}, altered(defenses, rounds), None, run)
+        found: list[Cell] = [
+            attempt({"defense": label, "rounds": rounds}, None, altered(defenses, rounds))
+            for label, defenses in ALTERATIONS.items()
+            for rounds in ("chosen", "random")
+        ]
         for label, defenses in FAKES.items():
-            setup = altered(defenses, "chosen")
-            cell = {"defense": label, "rounds": "chosen"}
-            yield from ours({**cell, "attacker": "does not know"}, setup, printed.get(label), run)
-            yield from ours({**cell, "attacker": "knows"}, replace(setup, knows_fakes=600), None, run)
+            setup, cell = altered(defenses, "chosen"), {"defense": label, "rounds": "chosen"}
+            found.append(attempt({**cell, "attacker": "does not know"}, printed.get(label), setup))
+            found.append(attempt({**cell, "attacker": "knows"}, None, replace(setup, knows_fakes=600)))
+        return found
 
 
 ALTERATIONS: dict[str, tuple[Defense, ...]] = {
@@ -554,46 +646,52 @@ def altered(defenses: tuple[Defense, ...], rounds: str) -> Setup:
 
 
 @dataclass(frozen=True)
-class FakeTraining(Table):
+class FakeTraining(CellTable):
     """Figure 7's data: training with true and with fake gradients; accuracy on held-out samples."""
 
     name: ClassVar[str] = "001/figure7"
     title: ClassVar[str] = "Training with true and fake gradients"
     paper: ClassVar[str] = "001"
 
-    def rows(self, run: Run) -> Iterator[Row]:
-        rounds = 2000 if run.scale == "full" else 20
-        for name in ("mnist", "cifar10"):
-            dataset, why_not = load(name, run)
-            as_printed = (FakeGradients(candidates=1, scaled=False),)
-            for label, defenses in {"true": (), "fake, ranks, as printed": as_printed, **FAKES}.items():
-                cell = {"data": name, "gradients": label}
-                if dataset is None:
-                    yield not_runnable(cell, "baseline", "test accuracy, percent", None, why_not)
-                    continue
-                yield _trained_with(dataset, cell, defenses, rounds, run)
+    def cells(self) -> list[Cell]:
+        as_printed = (FakeGradients(candidates=1, scaled=False),)
+        every = {"true": (), "fake, ranks, as printed": as_printed, **FAKES}
+        return [
+            Trained(name, {"gradients": label}, None, defenses)
+            for name in ("mnist", "cifar10")
+            for label, defenses in every.items()
+        ]
 
 
-def _trained_with(
-    dataset: Dataset, cell: Mapping[str, Any], defenses: tuple[Defense, ...], rounds: int, run: Run
-) -> Row:
-    setup = Setup(cell["data"])
-    examples, _ = stock(dataset, replace(setup, samples=2000), run)
-    spec = CafeTowers(double_softmax=False)
-    net = spec.build(dataset.shape, len(dataset.classes), seed=seed_of(run.seed, "network"))
-    training = LocalTraining(optimizer="sgd", lr=0.1, batch_size=40)
-    settings = VerticalSettings(rounds=rounds, batches="epochs", training=training, defenses=defenses)
-    federation = Vertical(net, examples, settings, run.seed, device=run.device)
-    federation.run()
-    test = dataset.test.take(torch.arange(min(1000, len(dataset.test))))
-    right = accuracy(federation.model, test.to(run.device))
-    with torch.no_grad():
-        own = examples.to(run.device)
-        loss = float(loss_of(federation.model(own.x[:800]), own.y[:800]))
-    half = 1.96 * (right * (1 - right) / len(test)) ** 0.5
-    note = f"training loss {loss:.3f} after {rounds} rounds of SGD 0.1"
-    value, spread = 100 * right, 100 * half
-    return Row(
-        cell, "baseline", "test accuracy, percent", None, value, value - spread, value + spread, len(test), 10.0,
-        "not runnable", note,
-    )  # fmt: skip
+@final
+@dataclass(frozen=True)
+class Trained(Cell):
+    """A network trained on 2,000 samples with gradients so altered, and how often it is right on others."""
+
+    by: ClassVar[By] = "baseline"
+    metric: ClassVar[str] = "test accuracy, percent"
+
+    defenses: tuple[Defense, ...] = ()
+    rounds: int = 400
+
+    def rows(self, dataset: Dataset, run: Run) -> Iterator[Row]:
+        rounds = self.rounds if run.scale == "full" else 20
+        examples, _ = stock(dataset, Setup(self.data, samples=2000), run)
+        spec = CafeTowers(double_softmax=False)
+        net = spec.build(dataset.shape, len(dataset.classes), seed=seed_of(run.seed, "network"))
+        training = LocalTraining(optimizer="sgd", lr=0.1, batch_size=40)
+        settings = VerticalSettings(rounds=rounds, batches="epochs", training=training, defenses=self.defenses)
+        federation = Vertical(net, examples, settings, run.seed, device=run.device)
+        federation.run()
+        test = dataset.test.take(torch.arange(min(1000, len(dataset.test))))
+        right = accuracy(federation.model, test.to(run.device))
+        with torch.no_grad():
+            own = examples.to(run.device)
+            loss = float(loss_of(federation.model(own.x[:800]), own.y[:800]))
+        half = 1.96 * (right * (1 - right) / len(test)) ** 0.5
+        note = f"training loss {loss:.3f} after {rounds} rounds of SGD 0.1"
+        value, spread = 100 * right, 100 * half
+        yield Row(
+            {"data": self.data, **self.cell}, self.by, self.metric, None, value, value - spread, value + spread,
+            len(test), 10.0, "not runnable", note,
+        )  # fmt: skip

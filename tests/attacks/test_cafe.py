@@ -1,6 +1,6 @@
 """CAFE: what linear algebra takes apart, what it cannot and says so, and the published descent beside it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,8 +9,9 @@ from torch import Tensor
 from vertical_kit import BATCH, SAMPLES, digits, federate, network, plain, server_view
 
 from fedspill.attacks.cafe.first_layer import first_layer
+from fedspill.attacks.cafe.free import _lengths, _Round
 from fedspill.attacks.cafe.invert import Effort
-from fedspill.attacks.cafe.lbfgs import minimise
+from fedspill.attacks.cafe.lbfgs import Objective, minimise
 from fedspill.attacks.cafe.linear import Products, separate_sums
 from fedspill.attacks.cafe.observed import observe
 from fedspill.attacks.cafe.published import Published
@@ -20,7 +21,7 @@ from fedspill.attacks.cafe_exact import Cafe, recover, recover_moving, vouched
 from fedspill.attacks.cafe_paper import CafePaper
 from fedspill.data.base import Examples
 from fedspill.defenses.dp_sgd import DpSgd
-from fedspill.defenses.fake_gradients import FakeGradients
+from fedspill.defenses.fake_gradients import FakeGradients, sorted_normal
 from fedspill.errors import FedspillError, NotApplicable, Unfit
 from fedspill.federation.batches import circulant, membership, plan_batches
 from fedspill.federation.local import LocalTraining, gradient
@@ -180,6 +181,20 @@ def test_a_dead_party_is_named_and_the_others_are_read() -> None:
     assert float((psnr(x, dark) > 40).double().mean()) > 0.8
 
 
+def test_parties_and_samples_that_are_dark_while_the_model_trains_are_not_vouched_for() -> None:
+    dark = Examples(digits().x.clone(), digits().y)
+    dark.x[..., :4, :4] = 0  # party 0 has nothing at all,
+    dark.x[:3, :, :4, 4:] = 0  # and party 1 nothing of three samples
+    trace, _, _ = federate(examples=dark, static=False, lr=0.01, rounds=12)
+    found = recover_moving(observe(server_view(trace)), Effort(decoder=200, again=()), rng(), passes=2)
+    certified = vouched(found)
+    assert not bool(certified[:, 0].any())
+    assert not bool(certified[:3, 1].any())
+    poor = tile_psnr(found.x, dark.x, 4) < 30
+    assert not bool(certified[poor].any())
+    assert float(tile_psnr(found.x, dark.x, 4)[:, 2:].median()) > 50
+
+
 def test_nan_from_one_party_is_left_out_by_name() -> None:
     def spoil(rounds: range) -> object:
         def tamper(index: int, message: Message) -> Message:
@@ -231,6 +246,8 @@ def test_compensation_is_kept_only_while_the_systems_close_better() -> None:
         before = recover_moving(observed, QUICK, rng(), passes=0)
         after = recover_moving(observed, QUICK, rng(), passes=3)
         assert after.residual <= before.residual
+        if before.residual > 0.1:
+            assert after.passes == 0, "samples that tell nothing are not believed"
         if lr == 1e-3:
             assert psnr(after.x, digits()).median() >= psnr(before.x, digits()).median() - 0.5
 
@@ -239,11 +256,20 @@ def test_the_batched_minimiser_ends_where_each_row_has_its_minimum() -> None:
     scales = torch.logspace(-2, 2, 6)[:, None] * torch.linspace(1, 30, 9)
     centres = torch.randn(6, 9, generator=rng())
 
-    def bowls(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        left = points - centres[rows]
-        return 0.5 * (scales[rows] * left.square()).sum(1), scales[rows] * left
+    @dataclass(frozen=True)
+    class Bowls(Objective):
+        rows: Tensor
 
-    found = minimise(bowls, torch.zeros(6, 9), iterations=80, tolerance=torch.full((6,), 1e-10))
+        def __call__(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            left, pull = points - centres[self.rows], weight[:, None] * points
+            value = 0.5 * (scales[self.rows] * left.square()).sum(1) + 0.5 * (pull * points).sum(1)
+            return value, scales[self.rows] * left + pull
+
+        def only(self, rows: Tensor) -> "Bowls":
+            return Bowls(self.rows[rows])
+
+    stages = [(torch.linspace(0, 1, 6), 20), (0.0, 80)]  # a pull to the origin, of another strength in each row
+    found = minimise(Bowls(torch.arange(6)), torch.zeros(6, 9), stages=stages, tolerance=torch.full((6,), 1e-10))
     torch.testing.assert_close(found.x, centres, atol=1e-3, rtol=1e-3)
     assert bool((found.value < 1e-6).all())
 
@@ -275,6 +301,14 @@ def test_step_one_of_the_published_descent_is_a_relaxed_projection() -> None:
     state.step(batch, sent, torch.tensor(1.0), steps=(1,))
     after = state.v[0][batch].sum(0) - sent["towers.0.first.bias"]
     torch.testing.assert_close(after, (1 - 2 * 5e-3 * len(batch)) * before)
+
+
+def test_sorted_normal_values_are_normal_and_sorted() -> None:
+    drawn = sorted_normal(20_000, rng())
+    assert bool((drawn[:-1] >= drawn[1:]).all())
+    places = 1 - (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    assert float((torch.special.ndtr(drawn) - places).abs().max()) < 1.63 / 20_000**0.5, "Kolmogorov, 1 %"
+    assert not torch.equal(drawn, sorted_normal(20_000, rng(1)))
 
 
 def test_fake_gradients_keep_the_order_and_an_attacker_who_knows_undoes_them() -> None:
@@ -355,6 +389,23 @@ def test_those_who_see_no_indices_are_told_what_they_lack_and_an_empty_trace_doe
             Cafe()(server_view(MemoryTrace.of(messages, {"classes": 10})), seed=1)
     with pytest.raises(NotApplicable, match="not of the architecture"):
         Cafe()(server_view(trace, lambda: network(parties=1)), seed=1)
+
+
+def test_lengths_come_from_rounds_without_a_sample_that_left_next_to_nothing() -> None:
+    """Of sample 0 the weight gradients hold rounding alone, while its v is in the bias gradients in full."""
+    lengths = torch.ones(10, dtype=torch.float64)
+    lengths[0] = 1e-6
+    with_it = [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7, 8, 9]]
+    rounds = []
+    for number, members in enumerate([*with_it, [1, 4, 7, 2], [2, 5, 8, 4], [3, 6, 1, 5], [7, 6, 3, 8]]):
+        batch, noise = torch.tensor(members), 1e-9
+        v = torch.randn(4, 16, generator=rng(number), dtype=torch.float64)
+        scaled = v * lengths[batch, None] + noise * torch.randn(4, 16, generator=rng(99 + number), dtype=torch.float64)
+        rounds.append(_Round(batch, scaled, torch.full((4,), noise**2, dtype=torch.float64), v.sum(0)))
+    found, doubt = _lengths(rounds, 10)
+    torch.testing.assert_close(1 / found[1:9], lengths[1:9], atol=1e-6, rtol=0)
+    assert bool((doubt[1:9] < 1e-5).all())
+    assert min(float(doubt[0]), float(doubt[9])) > 1e-5, "9 was never without it"
 
 
 def test_a_model_that_moves_costs_little_since_every_round_may_have_its_own_v() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, final
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedspill.attacks.base import Attack
-from fedspill.attacks.cafe.first_layer import COLUMNS, FirstLayer, empty, first_layer, moving_layer
-from fedspill.attacks.cafe.invert import Effort, invert
+from fedspill.attacks.cafe.first_layer import COLUMNS, FREE, FirstLayer, empty, first_layer, moving_layer
+from fedspill.attacks.cafe.invert import Effort, Known, invert
 from fedspill.attacks.cafe.moving import as_if_still
 from fedspill.attacks.cafe.observed import NEEDED, Heard, Observed, observe, origins
 from fedspill.attacks.cafe.prediction import nearest_labels, settled
@@ -27,6 +28,7 @@ from fedspill.trace import View
 Step: TypeAlias = Callable[[Heard, Observed, torch.Generator], FirstLayer]
 
 _WORTH = 0.9  # of the best residual: a pass that brings less is the last
+_TOLD = 0.1  # residual up to which samples tell what the moving of the model did to their features
 _CLOSED = 1e-5  # residual of Step II that rounding of float32 gradients explains
 CERTIFIED = 3e-3  # relative error of the features up to which a sample is vouched for
 
@@ -41,6 +43,9 @@ class Recovered:
     layers: tuple[FirstLayer, ...]
     notes: tuple[str, ...]
     evaluations: int
+    # Of a model that moved: how many passes of compensation were kept, and the samples before the first.
+    passes: int = 0
+    uncompensated: Tensor | None = None
 
     @property
     def residual(self) -> float:
@@ -114,20 +119,19 @@ def recover_moving(observed: Observed, effort: Effort, rng: torch.Generator, pas
     except NotApplicable:
         step = first_layer
         layers, notes = all_layers(observed, rng, step)
-    best = last = inverted(observed, net, layers, notes, effort, rng)
-    for number in range(passes):
+    best = last = first = inverted(observed, net, layers, notes, effort, rng)
+    for number in range(passes if first.residual < _TOLD else 0):
         still = as_if_still(observed, place, last.x, last.labels, features_only=step is moving_layer)
         layers, notes = all_layers(still, rng, step)
         last = inverted(still, net, layers, notes, effort, rng, start=best.x)
-        if last.residual < best.residual:
-            note = f"moving model: {number + 1} passes of compensation, residual {last.residual:.1e}"
-            enough = last.residual > _WORTH * best.residual
-            best = replace(last, notes=(*last.notes, note))
-            if enough:
-                break
-        else:
+        if not last.residual < best.residual:
             break
-    return best
+        note = f"moving model: {number + 1} passes of compensation, residual {last.residual:.1e}"
+        enough = last.residual > _WORTH * best.residual
+        best = replace(last, notes=(*last.notes, note), passes=number + 1)
+        if enough:
+            break
+    return replace(best, uncompensated=first.x)
 
 
 def recover_faked(observed: Observed, effort: Effort, rng: torch.Generator, iterations: int) -> Recovered:
@@ -147,15 +151,32 @@ def inverted(
     """Labels and Step III, from the samples `start` (n, *shape) where there are some already."""
     labels = nearest_labels(net, layers, observed.classes)
     starts = [None] * net.parties if start is None else net.parts.split(start)
-    parts, misfits, evaluations = [], [], 0
+    parts = [torch.zeros(len(labels), *shape, device=labels.device) for shape in net.part_shapes]
+    misfits = [layer.error.clone() for layer in layers]
+    # Parties whose tiles are rows of one problem.
+    alike: dict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
     for party, layer in enumerate(layers):
-        x, misfit, spent = part_of(net.tower(party), layer, net.part_shapes[party], effort, rng, starts[party])
-        parts.append(x)
-        misfits.append(misfit)
+        if net.tower(party).reads_input:
+            parts[party][layer.known] = layer.h[layer.known].float().reshape(-1, *net.part_shapes[party])
+        else:
+            alike[net.part_shapes[party], layer.h.shape[1]].append(party)
+    evaluations = 0
+    for (shape, _), together in alike.items():
+        known = [known_of(net.tower(party), layers[party], starts[party]) for party in together]
+        found, spent = invert(known, shape, effort, rng)
         evaluations += spent
+        for party, one in zip(together, found, strict=True):
+            parts[party][layers[party].known] = one.x
+            misfits[party][layers[party].known] += (2 * one.misfit.double()).sqrt()
     return Recovered(
         net.parts.join(parts), labels, torch.stack(misfits, 1), tuple(layers), (*observed.notes, *notes), evaluations
     )
+
+
+def known_of(tower: Tower, layer: FirstLayer, start: Tensor | None) -> Known:
+    """What Step III of one party begins with: the samples that left a trace in its gradients."""
+    rows = layer.known
+    return Known(tower.front, layer.h[rows], layer.error[rows], None if start is None else start[rows])
 
 
 def all_layers(observed: Observed, rng: torch.Generator, step: Step) -> tuple[list[FirstLayer], list[str]]:
@@ -174,38 +195,15 @@ def all_layers(observed: Observed, rng: torch.Generator, step: Step) -> tuple[li
     return layers, notes
 
 
-def part_of(
-    tower: Tower,
-    layer: FirstLayer,
-    shape: tuple[int, ...],
-    effort: Effort,
-    rng: torch.Generator,
-    start: Tensor | None = None,
-) -> tuple[Tensor, Tensor, int]:
-    """Step III for one party: its part of every sample, the relative misfit of features (n,), evaluations spent."""
-    misfit = layer.error.clone()
-    x = torch.zeros(len(layer.h), *shape, device=layer.h.device)
-    known = layer.known.nonzero().flatten()
-    if tower.reads_input:
-        x[known] = layer.h[known].float().reshape(-1, *shape)
-        return x, misfit, 0
-    found = invert(
-        tower.front, layer.h[known], layer.error[known], shape, effort, rng, None if start is None else start[known]
-    )
-    x[known] = found.x
-    misfit[known] += (2 * found.misfit.double()).sqrt()
-    return x, misfit, found.evaluations
-
-
 def vouched(found: Recovered) -> Tensor:
     """Which parts (n, parties) are certified: features known and fitted closely, by a system that closes.
 
     The linear route knows its own error. Directions that were intersected may be another sample's where the system
     does not close, and the error does not show it: then nothing of that party is vouched for. Nor is a sample whose
-    direction was found by its features, which others may share.
+    direction or length was found by its features, which others may share.
     """
     closed = [layer.route == "linear" or layer.residual < _CLOSED for layer in found.layers]
-    shared = torch.stack([layer.doubtful & (layer.route == COLUMNS) for layer in found.layers], 1)
+    shared = torch.stack([layer.doubtful & (layer.route in (COLUMNS, FREE)) for layer in found.layers], 1)
     return (found.misfit < CERTIFIED) & torch.tensor(closed, device=found.misfit.device) & ~shared
 
 

@@ -22,14 +22,11 @@ class Decoder:
         return (h - self.centre) @ self.weight + self.mean
 
 
-def fit_decoder(
-    front: nn.Module, shape: tuple[int, ...], images: int, rng: torch.Generator, device: torch.device | str
-) -> Decoder:
-    """Fitted on `images` made-up ones; needs no data of any kind."""
-    x = made_up_images(images, shape, rng).to(device)
+def fit_decoder(front: nn.Module, examples: Tensor) -> Decoder:
+    """Fitted on made-up images (m, c, h, w); needs no data of any kind."""
     with torch.no_grad():
-        h = torch.cat([front(part) for part in torch.split(x, _CHUNK)]).double()
-    flat = x.flatten(1).double()
+        h = torch.cat([front(part) for part in torch.split(examples, _CHUNK)]).double()
+    flat = examples.flatten(1).double()
     centre, mean = h.mean(0), flat.mean(0)
     h, flat = h - centre, flat - mean
     gram = h @ h.T  # fewer images than features: the dual system is the small one
@@ -38,7 +35,9 @@ def fit_decoder(
     return Decoder(weight.float(), centre.float(), mean.float())
 
 
-def made_up_images(images: int, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+def made_up_images(
+    images: int, shape: tuple[int, ...], rng: torch.Generator, device: torch.device | str = "cpu"
+) -> Tensor:
     """Random fields with the spectrum of natural images, of random contrast and brightness, in [0, 1]."""
     channels, height, width = shape
     rows, columns = torch.fft.fftfreq(2 * height)[:, None], torch.fft.fftfreq(2 * width)[None]
@@ -46,10 +45,11 @@ def made_up_images(images: int, shape: tuple[int, ...], rng: torch.Generator) ->
     frequency[0, 0] = 1 / (2 * max(height, width))
     slope = 0.7 + 1.3 * torch.rand(images, 1, 1, 1, generator=rng)
     noise = torch.randn(images, channels, 2 * height, 2 * width, generator=rng)
-    x = torch.fft.ifft2(torch.fft.fft2(noise) * frequency ** (-slope)).real[..., :height, :width]
+    contrast, brightness = (torch.rand(images, 1, 1, 1, generator=rng).to(device) for _ in range(2))
+    spectrum = torch.fft.fft2(noise.to(device)) * frequency.to(device) ** (-slope.to(device))
+    x = torch.fft.ifft2(spectrum).real[..., :height, :width]
     if channels > 1:  # colours of a picture go together
         x = 0.75 * x.mean(1, keepdim=True) + 0.25 * x
     x = (x - x.mean((1, 2, 3), keepdim=True)) / x.std((1, 2, 3), keepdim=True).clamp_min(1e-6)
-    contrast, brightness = (torch.rand(images, 1, 1, 1, generator=rng) for _ in range(2))
     made: Tensor = (x * (0.1 + 0.4 * contrast) + 1.1 * brightness - 0.3).clamp(0, 1)
     return made

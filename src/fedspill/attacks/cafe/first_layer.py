@@ -29,7 +29,7 @@ class FirstLayer:
     h: Tensor
     v: Tensor
     error: Tensor  # (n,) estimated relative error of h, from residuals; infinite where nothing is known
-    doubtful: Tensor  # (n,) bool: its v could not be told apart from that of others
+    doubtful: Tensor  # (n,) bool: its v, or the length of its h, could not be told apart from that of others
     residual: float  # of Step II, relative
     route: str
 
@@ -71,7 +71,7 @@ def moving_layer(heard: Heard, observed: Observed, rng: torch.Generator) -> Firs
     dead = (norms <= _DEAD * norms.max()) | ~torch.isfinite(found.error)
     h, v = (torch.where(dead[:, None], 0, part) for part in (found.h, found.v))
     error = torch.where(dead, torch.inf, found.error)
-    return FirstLayer(h, v, error, torch.zeros_like(dead), found.residual, FREE)
+    return FirstLayer(h, v, error, found.doubtful, found.residual, FREE)
 
 
 def with_gradients(heard: Heard, observed: Observed, v: Tensor, doubtful: Tensor, route: str) -> FirstLayer:

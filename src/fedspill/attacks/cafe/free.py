@@ -9,6 +9,7 @@ with the round's bias gradient is the length of h. Only the small and smooth cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,10 @@ from fedspill.attacks.cafe.ranges import Directions
 _RIDGE = 1e-12
 _ASTRAY = 1e-3  # squared sine to its column spaces from which on a direction may be no sample's at all,
 _OUTLIER = 1e3  # if it also is this many times the median
+_TURNS = 5  # of weighing the rounds anew
+_ROUNDING = 1e-7  # relative error of a bias gradient in float32
+_UNSURE = 3e-3  # relative error from which on a length is not vouched for
+_TINY = 1e-60
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,7 @@ class Freed:
     h: Tensor
     v: Tensor
     error: Tensor  # infinite where nothing is known
+    doubtful: Tensor  # (n,) bool: the length of its h may be another
     residual: float
 
 
@@ -38,40 +44,79 @@ def free_gradients(columns: Directions, heard: Heard, observed: Observed) -> Fre
     device = heard.sums.device
     row_of = {place: row for row, place in enumerate(heard.rows)}
     outside = (1 - columns.inside).clamp_min(0)
-    gram = torch.zeros(n, n, dtype=torch.float64, device=device)
-    right = torch.zeros(n, dtype=torch.float64, device=device)
+    mixed = (outside / columns.gap.clamp_min(_TINY)).clamp_max(1)
     total_v = torch.zeros(n, outputs, dtype=torch.float64, device=device)
-    rounds = torch.zeros(n, dtype=torch.float64, device=device)
+    count = torch.zeros(n, dtype=torch.float64, device=device)
     energy = left = torch.zeros((), dtype=torch.float64, device=device)
+    rounds = []
     for place, product in heard.products():
         if place not in row_of:
             continue
         batch = torch.unique(observed.batches[place]).to(device)
-        scaled_v, wrong = _round(columns.rows[batch], outside[batch], product.double())
-        gram[batch[:, None], batch] += scaled_v @ scaled_v.T
-        right[batch] += scaled_v @ heard.sums[row_of[place]]
+        scaled_v, variance, wrong = _round(columns.rows[batch], outside[batch], mixed[batch], product.double())
+        rounds.append(_Round(batch, scaled_v, variance, heard.sums[row_of[place]]))
         total_v[batch] += scaled_v
-        rounds[batch] += 1
+        count[batch] += 1
         energy, left = energy + product.double().square().sum(), left + wrong
-    # One number a sample: the sums over its rounds' v, each divided by the length of h, are the bias gradients.
-    size = gram.diagonal().sqrt().clamp_min(1e-150)
-    system = gram / size[:, None] / size
-    system.diagonal().add_(_RIDGE)
-    inverse_length = torch.linalg.solve(system, right / size) / size
-    v = total_v * (inverse_length / rounds.clamp_min(1))[:, None]
+    inverse_length, doubt = _lengths(rounds, n)
+    v = total_v * (inverse_length / count.clamp_min(1))[:, None]
     astray = outside > max(_ASTRAY, _OUTLIER * float(outside.median()))
-    unknown = astray | (rounds < 2) | (inverse_length == 0)
+    unknown = astray | (count < 2) | (inverse_length == 0)
     h = columns.rows / torch.where(unknown, torch.inf, inverse_length)[:, None]
     error = torch.where(unknown, torch.inf, outside.sqrt())
-    return Freed(h, v, error, float((left / energy.clamp_min(1e-300)).sqrt()))
+    return Freed(h, v, error, doubt > _UNSURE, float((left / energy.clamp_min(1e-300)).sqrt()))
 
 
-def _round(directions: Tensor, outside: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
-    """The v (k, d2) of a round times the lengths of h, by least squares from M (d1, d2), and what is left of M.
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """Of the samples (k,) of a round, their v (k, d2) times the lengths of h, and the sum (d2,) of the v themselves."""
+
+    batch: Tensor
+    scaled_v: Tensor
+    variance: Tensor  # (k,) of each coordinate of scaled_v
+    total: Tensor
+
+
+def _round(directions: Tensor, outside: Tensor, mixed: Tensor, product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The v (k, d2) of a round times the lengths of h, by least squares from M (d1, d2); their variances, what is left.
 
     A direction that lies outside its spaces is held down to that extent: what others explain as well is theirs.
+    Rounding mixes a direction with the second-best in its spaces, by a share `mixed` (k,) of squares; if that is the
+    direction of a sample here, v of the one goes to the other, and nothing is left of M that would show it.
     """
     system = directions @ directions.T
     system.diagonal().add_(_RIDGE + outside)
-    v = torch.linalg.solve(system, directions @ product)
-    return v, (product - directions.T @ v).square().sum()
+    inverse = torch.linalg.inv(system)
+    v = inverse @ (directions @ product)
+    left = (product - directions.T @ v).square().sum()
+    astray = (mixed * v.square().sum(1)).sum() / v.shape[1]
+    return v, left / product.numel() * inverse.diagonal().clamp_min(0) + astray, left
+
+
+def _lengths(rounds: Sequence[_Round], samples: int) -> tuple[Tensor, Tensor]:
+    """One over the length of each h (n,), and the relative standard error of that (n,).
+
+    The v of a round, each divided by the length of its h, add up to the bias gradient. A sample that left next to
+    nothing in the weight gradients (a blank tile) is in the bias gradient all the same, and its v is what rounding
+    left, divided by a tiny length. Each round is believed as far as its samples allow, by the lengths found before.
+    """
+    device = rounds[0].total.device
+    floor = (torch.stack([one.total.square().mean() for one in rounds]).mean() * _ROUNDING**2).clamp_min(_TINY)
+    variance = torch.ones(len(rounds), dtype=torch.float64, device=device)
+    active = sum(int((one.scaled_v != 0).any(0).sum()) for one in rounds)
+    for _ in range(_TURNS):
+        gram = torch.zeros(samples, samples, dtype=torch.float64, device=device)
+        right = torch.zeros(samples, dtype=torch.float64, device=device)
+        for unsure, one in zip(variance, rounds, strict=True):
+            gram[one.batch[:, None], one.batch] += one.scaled_v @ one.scaled_v.T / unsure
+            right[one.batch] += one.scaled_v @ one.total / unsure
+        size = gram.diagonal().sqrt().clamp_min(1e-150)
+        system = gram / size[:, None] / size
+        system.diagonal().add_(_RIDGE)
+        inverse = torch.linalg.inv(system)
+        found = inverse @ (right / size) / size
+        apart = torch.stack([(one.total - found[one.batch] @ one.scaled_v).square().sum() for one in rounds])
+        excess = ((apart / variance).sum() / max(active - samples, 1)).clamp_min(1).sqrt()
+        spread = excess * inverse.diagonal().clamp_min(0).sqrt() / size
+        variance = floor + torch.stack([found[one.batch].square() @ one.variance for one in rounds])
+    return found, spread / found.abs().clamp_min(1e-300)

@@ -11,13 +11,10 @@ WARM = 2  # times that the work is really done before it is recorded: libraries 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
     """The work as one graph. It must change tensors in place and ask nothing of the device; it is done WARM times."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    for _ in range(WARM):
+        work()
+    graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    # Libraries keep scratch memory for each stream: graphs that are to run side by side are recorded in their own.
+    with torch.cuda.graph(graph, stream=None if here == torch.cuda.default_stream() else here):
         work()
     return graph.replay

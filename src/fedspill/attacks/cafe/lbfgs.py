@@ -1,50 +1,87 @@
 """Many small minimisations at once: L-BFGS in which every row has its own step, its own history and its own end.
 
 A sweep looks at one trial point of every open row; each row then takes it and turns, or shortens its step. No row waits
-for the search of another, and a sweep asks nothing of the device, so that a GPU replays it as one graph.
+for the search of another, and a sweep asks nothing of the device, so that a GPU replays it as one graph, the same for
+all stages of a schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from fedspill.attacks.cafe.graphs import WARM, recorded
 
-# Points (b, p) and the rows (b,) they belong to; gives values (b,) and gradients (b, p).
-Objective: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# Weights of the objective's second term, one for all rows or (n,), and how many points of each row are looked at.
+Stage: TypeAlias = tuple[float | Tensor, int]
 
 _SUFFICIENT = 1e-4  # Armijo: the share of the promised decrease that a step must bring
 _HALVINGS = 6
 _TINY = 1e-38
 # A GPU waits for each look at which rows are done, and records the sweep anew where their number changes.
 _BETWEEN = 8  # sweeps between two looks
-_SHRINK = 0.5  # share of open rows at which the others are dropped
-_WORTH = 10  # sweeps to go that make up for recording one
+_LONG = 10  # sweeps that make up for recording one
+_WORTH = 20_000  # evaluations of rows that are done which make up for recording without them
+
+
+class Objective(ABC):
+    """What is minimised, for a number of rows at a time."""
+
+    @abstractmethod
+    def __call__(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (b,) and gradients (b, p) at points (b, p), with weights (b,) of the second term."""
+
+    @abstractmethod
+    def only(self, rows: Tensor) -> Objective:
+        """The same for some of the rows, in ascending order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where each row ended: x (n, p), value (n,), and how many times a row was evaluated, all rows together."""
+    """Where each row ended: x (n, p), its value (n,) without second term, and how often a row was evaluated."""
 
     x: Tensor
     value: Tensor
     evaluations: int
 
 
+def minimise(
+    objective: Objective, start: Tensor, *, stages: Sequence[Stage], tolerance: Tensor, memory: int = 12
+) -> Minimum:
+    """Takes each row of `start` (n, p) through the stages; it leaves once its value is below its `tolerance` (n,)."""
+    x = start.clone()
+    value = torch.full_like(tolerance, torch.inf)
+    evaluations, to_go = 0, sum(iterations for _, iterations in stages)
+    search: _Search | None = None
+    for weight, iterations in stages:
+        left = (value > tolerance).nonzero().flatten()
+        if len(left) == 0:
+            break
+        if search is None or (len(search.number) - len(left)) * to_go > (_WORTH if x.is_cuda else 0):
+            search = _Search(objective.only(left), left, x[left], tolerance[left], memory)
+        search.begin(x, weight, value)
+        search.run(iterations)
+        x[search.number] = search.rows.x
+        value[search.number] = search.end(last=isinstance(weight, float) and weight == 0)
+        evaluations += search.spent()
+        to_go -= iterations
+    return Minimum(x, value, evaluations)
+
+
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows still worked on; all tensors have them as first dimension, and a sweep changes them in place."""
+    """The rows worked on; all tensors have them as first dimension, and a sweep changes them in place."""
 
-    number: Tensor  # of the row in the whole problem
     x: Tensor
     value: Tensor
     gradient: Tensor
+    weight: Tensor
     tolerance: Tensor
     step: Tensor
     refused: Tensor  # trial points since the last that was taken
@@ -60,48 +97,86 @@ class _Rows:
         return _Rows(**{name: tensor[kept] for name, tensor in vars(self).items()})
 
 
-def minimise(
-    objective: Objective,
-    start: Tensor,
-    *,
-    iterations: int,
-    tolerance: Tensor,
-    memory: int = 12,
-) -> Minimum:
-    """Looks at `iterations` points of each row of `start` (n, p), or until its value is below its `tolerance` (n,)."""
-    x = start.clone()
-    every = torch.arange(len(x), device=x.device)
-    value, gradient = objective(x, every)
-    evaluations = len(x)
-    none = x.new_zeros(len(x), memory, x.shape[1])
-    scale = _first_scale(gradient)
-    refused = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    rows = _Rows(
-        every, x.clone(), value.clone(), gradient, tolerance, torch.ones_like(value), refused, scale, none, none.clone()
-    )
-    gpu = x.is_cuda
-    play: Callable[[], object] = partial(_sweep, objective, rows)
-    fresh = True  # whether the rows changed since the sweep was recorded
-    sweep = look = 0
-    while sweep < iterations:
-        if sweep >= look:
-            kept = rows.open.nonzero().flatten()
-            if len(kept) == 0:
-                break
-            if len(kept) <= (_SHRINK if gpu else 1) * len(rows.x) and len(kept) < len(rows.x):
-                x[rows.number], value[rows.number] = rows.x, rows.value
-                rows, fresh = rows.only(kept), True
-                play = partial(_sweep, objective, rows)
-            look = sweep + (_BETWEEN if gpu else 1)
-        if gpu and fresh and iterations - sweep > _WORTH:
-            play, fresh, done = recorded(partial(_sweep, objective, rows)), False, WARM
+@final
+class _Search:
+    """Some rows of the whole problem, and the sweep over them, which on a GPU is recorded once for all stages."""
+
+    def __init__(self, objective: Objective, number: Tensor, x: Tensor, tolerance: Tensor, memory: int) -> None:
+        self.number = number  # of each row in the whole problem
+        none = x.new_zeros(len(x), memory, x.shape[1])
+        refused = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        of_rows = [torch.zeros_like(tolerance) for _ in range(4)]
+        self.rows = _Rows(
+            x, of_rows[0], torch.zeros_like(x), of_rows[1], tolerance, of_rows[2], refused, of_rows[3], none,
+            none.clone(),
+        )  # fmt: skip
+        self._objective = objective
+        self._replay: Callable[[], None] | None = None
+        self._spent = 0
+
+    def begin(self, x: Tensor, weight: float | Tensor, value: Tensor) -> None:
+        """A stage of that weight, from x (n, p) of the whole problem; rows below their tolerance stay as they are."""
+        rows = self.rows
+        rows.x.copy_(x[self.number])
+        if isinstance(weight, Tensor):
+            rows.weight.copy_(weight[self.number])
         else:
-            play()
-            done = 1
-        sweep += done
-        evaluations += done * len(rows.x)
-    x[rows.number], value[rows.number] = rows.x, rows.value
-    return Minimum(x, value, evaluations)
+            rows.weight.fill_(weight)
+        there, gradient = self._evaluate()
+        rows.value.copy_(there)
+        rows.gradient.copy_(gradient)
+        rows.scale.copy_(_first_scale(gradient))
+        rows.step.fill_(1)
+        rows.moves.zero_()
+        rows.turns.zero_()
+        rows.refused.copy_(torch.where(value[self.number] > rows.tolerance, 0, _HALVINGS))
+
+    def run(self, iterations: int) -> None:
+        """Sweeps until no row is open, or that many times; rows that are done are dropped where that is worth it."""
+        objective, rows, gpu = self._objective, self.rows, self.rows.x.is_cuda
+        place = torch.arange(len(rows.x), device=rows.x.device)
+        play: Callable[[], None] = self._replay or partial(_sweep, objective, rows)
+        sweep = look = 0
+        while sweep < iterations:
+            if sweep >= look:
+                kept = rows.open.nonzero().flatten()
+                if len(kept) == 0:
+                    break
+                if (len(rows.x) - len(kept)) * (iterations - sweep) > (_WORTH if gpu else 0):
+                    self._put_back(place, rows)
+                    objective, rows, place = objective.only(kept), rows.only(kept), place[kept]
+                    play = partial(_sweep, objective, rows)
+                look = sweep + (_BETWEEN if gpu else 1)
+            if gpu and isinstance(play, partial) and iterations - sweep > _LONG:
+                play = recorded(play)
+                self._replay = play if rows is self.rows else self._replay
+                done = WARM
+            else:
+                play()
+                done = 1
+            sweep += done
+            self._spent += done * len(rows.x)
+        self._put_back(place, rows)
+
+    def end(self, *, last: bool) -> Tensor:
+        """The values (b,) without the second term; `last`: it had no weight, so that they are known."""
+        if not last:
+            self.rows.weight.zero_()
+            self.rows.value.copy_(self._evaluate()[0])
+        return self.rows.value
+
+    def spent(self) -> int:
+        """Evaluations of rows since this was last asked."""
+        spent, self._spent = self._spent, 0
+        return spent
+
+    def _evaluate(self) -> tuple[Tensor, Tensor]:
+        self._spent += len(self.rows.x)
+        return self._objective(self.rows.x, self.rows.weight)
+
+    def _put_back(self, place: Tensor, rows: _Rows) -> None:
+        if rows is not self.rows:
+            self.rows.x[place], self.rows.value[place] = rows.x, rows.value
 
 
 def _first_scale(gradient: Tensor) -> Tensor:
@@ -114,7 +189,7 @@ def _sweep(objective: Objective, rows: _Rows) -> None:
     """One trial point of every row: backtracking with quadratic interpolation, row by row."""
     direction, slope = _descent(rows)
     trial = rows.x + rows.step[:, None] * direction
-    there, gradient = objective(trial, rows.number)
+    there, gradient = objective(trial, rows.weight)
     promised = rows.step * slope
     taken = (there <= rows.value + _SUFFICIENT * promised) & rows.open
     excess = there - rows.value - promised

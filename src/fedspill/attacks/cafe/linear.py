@@ -42,7 +42,8 @@ def separate_sums(used: Tensor, sums: Tensor) -> Solved:
         raise NotApplicable(f"{rounds} rounds cannot take the sums over {samples} samples apart; {samples} are needed.")
     if is_circulant(used):
         return _by_fourier(used, sums)
-    factor, broken = torch.linalg.cholesky_ex(used.T @ used)
+    # Batches are short beside all samples, so the factorisation, N^3 / 3 operations, is what this takes.
+    factor, broken = torch.linalg.cholesky_ex(torch.sparse.mm(used.T.to_sparse(), used))
     if int(broken) or float(factor.diagonal().min()) < 1e-7 * float(factor.diagonal().max()):
         raise NotApplicable("The batches do not tell all samples apart: their plan has no full column rank.")
     values = torch.cholesky_solve(used.T @ sums, factor)
@@ -81,19 +82,22 @@ class Products:
         self._norms = torch.where(self._alive, norms, 1)
         unit = factors / self._norms[:, None]
         right: Tensor | None = None
-        self._energy, self._equations = 0.0, 0
-        seen = torch.zeros(len(used), dtype=torch.bool, device=used.device)
+        energy, self._equations = unit.new_zeros(()), 0
+        seen = []
+        batches = torch.split(
+            used.nonzero()[:, 1], (used != 0).sum(1).tolist()
+        )  # once: a GPU is not to be asked every round
         for row, total in sums:
-            total = total.double()
-            batch = used[row].nonzero().flatten()
+            total, batch = total.double(), batches[row]
             right = unit.new_zeros(len(unit), len(total)) if right is None else right
             right[batch] += used[row, batch, None] * (unit[batch] @ total.T)
-            self._energy += float(total.square().sum())
+            energy += total.square().sum()
             self._equations += total.numel()
-            seen[row] = True
+            seen.append(row)
         if right is None:
             raise NotApplicable("No round shows the gradient of the first layer's weights.")
-        counted = used[seen]
+        self._energy = float(energy)
+        counted = used[sorted(set(seen))]
         gram = (unit @ unit.T) * (counted.T @ counted)
         self._alive &= gram.diagonal() > 0
         gram[~self._alive], gram[:, ~self._alive] = 0, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -122,6 +123,7 @@ class _Models:
         self._view = view
         self._device = device
         self._build: Callable[[], object] = view.knows("architecture")
+        self._blank: VerticalNet | None = None
         self._rounds = sorted({message.round for message in view.get("model")})
         if not self._rounds:
             raise NotApplicable("The server's own model is not in the trace.")
@@ -135,10 +137,7 @@ class _Models:
         before = [known for known in self._rounds if known <= number]
         if not before:
             raise NotApplicable(f"No model was handed out up to round {number}.")
-        try:
-            net = vertical_net(self._build())  # type: ignore[arg-type]
-        except FedspillError as error:
-            raise NotApplicable(str(error)) from None
+        net = self._fresh()
         sent = self._view.get("model", round=before[-1])[-1].tensors
         own = state_of(net)
         if own.keys() != sent.keys() or any(own[name].shape != sent[name].shape for name in own):
@@ -146,7 +145,16 @@ class _Models:
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(sent[name])
-        return net.to(self._device).eval().requires_grad_(False)
+        return net.eval().requires_grad_(False)
+
+    def _fresh(self) -> VerticalNet:
+        """A network of the architecture; drawing its first weights anew for every round would take longer than it."""
+        if self._blank is None:
+            try:
+                self._blank = vertical_net(self._build()).to(self._device)  # type: ignore[arg-type]
+            except FedspillError as error:
+                raise NotApplicable(str(error)) from None
+        return copy.deepcopy(self._blank)
 
 
 def _heard(

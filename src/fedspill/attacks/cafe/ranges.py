@@ -105,8 +105,10 @@ def _leading(matrices: Tensor) -> tuple[Tensor, Tensor]:
     factor = _definite(torch.eye(k, dtype=matrices.dtype, device=matrices.device) - matrices)
     rng = torch.Generator().manual_seed(0)  # any start does
     block = torch.randn(k, width, generator=rng, dtype=matrices.dtype).to(matrices).expand(n, k, width)
+    # Two products with the factor's inverse: GPU libraries solve for a few vectors one matrix after the other.
+    inverse = torch.linalg.solve_triangular(factor, torch.eye(k, dtype=factor.dtype, device=factor.device), upper=False)
     for _ in range(_TURNS):
-        block = _orthonormal(torch.cholesky_solve(block, factor))
+        block = _orthonormal(inverse.transpose(1, 2) @ (inverse @ block))
     values, turn = _eigen(block.transpose(1, 2) @ matrices @ block)
     gap = values[:, -1] - values[:, -2] if width > 1 else values[:, -1]
     return (block @ turn[:, :, -1:])[:, :, 0], gap
