@@ -13,6 +13,7 @@ from fedspill.attacks.inversion.objectives import (
     GaussianKernel,
     Objective,
     SquaredDistance,
+    TensorNorms,
     relative_mismatch,
 )
 from fedspill.attacks.inversion.optimizers import Adam, Lbfgs, Memory, Optimizer
@@ -77,7 +78,7 @@ def test_unrolled_steps_are_minus_the_update_of_plain_sgd_over_lr() -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [SquaredDistance(), SquaredDistance(relative=True), CosineDistance(), GaussianKernel()]
+    "objective", [SquaredDistance(), SquaredDistance(relative=True), TensorNorms(), CosineDistance(), GaussianKernel()]
 )
 def test_every_objective_is_least_at_the_truth_and_grows_away_from_it(objective: Objective) -> None:
     rng = torch.Generator().manual_seed(0)
@@ -86,6 +87,12 @@ def test_every_objective_is_least_at_the_truth_and_grows_away_from_it(objective:
     values = objective(candidates, observed)
     assert values.shape == (3,)
     assert float(values[0]) < 1e-5 < float(values[1]) < float(values[2])
+
+
+def test_norms_by_tensor_are_summed_and_not_squared() -> None:
+    observed = [torch.tensor([3.0, 4.0]), torch.tensor([1.0])]
+    candidate = [torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[0.0], [1.0]])]
+    assert TensorNorms()(candidate, observed).tolist() == pytest.approx([1 / 6, 5 / 6])
 
 
 def test_only_the_cosine_does_not_care_for_scale() -> None:

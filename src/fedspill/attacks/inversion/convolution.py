@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import numpy as np
 import torch
-from scipy import sparse
-from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedspill.attacks.inversion.deconvolve import layer_input
 from fedspill.attacks.inversion.layers import chain_of
 
-MOST_UNKNOWNS = 4_096  # values of a layer's input; the solve is dense
+MOST_UNKNOWNS = 4_096  # values of a layer's input; a solve that does not converge is dense
 
 # An activation's output to its input, the slope there, and where the input is known at all.
 Inverse: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -49,7 +47,7 @@ def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tupl
             below = shapes[index]
             z, slope, where = above or _as_is(known)
             delta = sent.reshape(slope.shape) * slope
-            known = _solve(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
+            known = layer_input(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
             sent = _send_back(module, below, delta.reshape(1, *shapes[index + 1]))
             above = None
         else:
@@ -127,64 +125,3 @@ def inverse(module: nn.Module, a: Tensor, doubt: float = 0.0) -> Inverse | str:
         on = a > max(1e-6 * float(a.abs().max()), doubt)
         return a, on.to(a), on
     return f"{type(module).__name__} cannot be inverted"
-
-
-def _solve(
-    layer: nn.Conv2d, z: Tensor, slope: Tensor, where: Tensor, delta: Tensor, gradient: Tensor, shape: tuple[int, ...]
-) -> Tensor:
-    """(*shape) the input of a convolution, by weighted least squares over both systems.
-
-    A value before the activation is known as well as the activation's slope allows, so that is its weight; both systems
-    are brought to rows of mean norm 1. Two steps of refinement undo what the normal equations lose.
-    """
-    channels, height, width = shape
-    kernel = layer.weight.detach().double()
-    count, size = len(kernel), channels * height * width
-    bias = layer.bias.detach().double() if layer.bias is not None else kernel.new_zeros(count)
-    places = _patches(
-        layer, channels, height, width
-    )  # (channels * k * k, L) input index of each patch value, -1 outside
-    outside, length = places < 0, places.shape[1]
-    rows = np.broadcast_to(np.arange(count)[:, None, None] * length + np.arange(length), (count, *places.shape))
-    values = np.broadcast_to(kernel.flatten(1).numpy()[:, :, None], rows.shape)
-    columns = np.broadcast_to(places, rows.shape)
-    inside = np.broadcast_to(~outside, rows.shape)
-    forward = sparse.csr_matrix((values[inside], (rows[inside], columns[inside])), shape=(count * length, size))
-    right = (z.reshape(count, -1) - bias[:, None]).flatten().numpy()
-    weight = (slope.flatten() * where.flatten()).numpy()
-    weight = weight / max(float(weight.max()), 1e-300)
-    forward = sparse.diags(weight) @ forward
-    right = right * weight
-    backward, seen = _gradient_rows(places, delta.reshape(count, -1), gradient, size)
-    scale = 1 / max(float(np.sqrt(forward.multiply(forward).sum(1)).mean()), 1e-300)
-    other = 1 / max(float(np.sqrt(backward.multiply(backward).sum(1)).mean()), 1e-300)
-    system = sparse.vstack([forward * scale, backward * other]).tocsr()
-    target = np.concatenate([right * scale, seen * other])
-    normal = (system.T @ system).toarray()
-    ridge = 1e-13 * float(np.trace(normal)) / size
-    factor = cho_factor(normal + ridge * np.eye(size), lower=True, overwrite_a=True)
-    solution = cho_solve(factor, system.T @ target)
-    for _ in range(2):
-        solution = solution + cho_solve(factor, system.T @ (target - system @ solution))
-    return torch.from_numpy(solution).reshape(shape)
-
-
-def _patches(layer: nn.Conv2d, channels: int, height: int, width: int) -> np.ndarray:
-    """(channels * k * k, L) the flat input index under each kernel cell at each place, -1 in the padding."""
-    index = torch.arange(1, channels * height * width + 1, dtype=torch.float64).reshape(1, channels, height, width)
-    padding = layer.padding
-    assert not isinstance(padding, str)
-    cut = functional.unfold(index, layer.kernel_size, padding=padding, stride=layer.stride)[0]
-    return cut.round().long().numpy() - 1
-
-
-def _gradient_rows(
-    places: np.ndarray, delta: Tensor, gradient: Tensor, size: int
-) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """The system grad K[o, cell] = sum over places of delta[o, place] u[places[cell, place]]."""
-    count, cells = len(delta), len(places)
-    rows = np.broadcast_to((np.arange(count)[:, None] * cells + np.arange(cells))[:, :, None], (count, *places.shape))
-    values = np.broadcast_to(delta.numpy()[:, None, :], rows.shape)
-    columns, inside = np.broadcast_to(places, rows.shape), np.broadcast_to(places >= 0, rows.shape)
-    matrix = sparse.csr_matrix((values[inside], (rows[inside], columns[inside])), shape=(count * cells, size))
-    return matrix, gradient.flatten().numpy()

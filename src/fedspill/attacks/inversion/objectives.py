@@ -39,6 +39,19 @@ class SquaredDistance(Objective):
 
 @final
 @dataclass(frozen=True)
+class TensorNorms(Objective):
+    """Sum over tensors of the norm of the difference, not squared, over that of what was observed (GradInversion 2021).
+
+    The last tensors to be explained pull as hard as the first: squares leave them to the end.
+    """
+
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        apart = torch.stack([(_squares(g - seen) + 1e-20).sqrt() for g, seen in zip(candidate, observed, strict=True)])
+        return apart.sum(0) / torch.stack([seen.norm() for seen in observed]).sum().clamp_min(1e-30)
+
+
+@final
+@dataclass(frozen=True)
 class CosineDistance(Objective):
     """One minus the cosine of the angle between gradients, as Inverting Gradients (Geiping et al. 2020)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedspill.attacks.inversion.objectives import CosineDistance, GaussianKernel, SquaredDistance
+from fedspill.attacks.inversion.objectives import CosineDistance, GaussianKernel, SquaredDistance, TensorNorms
 from fedspill.attacks.inversion.optimizers import Adam, Lbfgs
 from fedspill.attacks.inversion.priors import BatchNormStatistics, GroupConsistency, SquaredNorm, TotalVariation
 from fedspill.attacks.inversion.search import Recipe
@@ -50,15 +50,15 @@ def grad_inversion(
     variation: float = 1e-4,
     statistics: float = 0.1,
 ) -> Recipe:
-    """Yin et al., See through Gradients, 2021: squared distance, variation, norm, batch-norm statistics, a group.
+    """Yin et al., See through Gradients, 2021: norms by layer, variation, batch-norm statistics, a group.
 
     Weights 1e-4, 1e-6, 0.1 (first layer tenfold) and 0.01; Adam 0.1 with 50 warm-up steps, cosine decay and Langevin
     noise of 0.2. The group's mean is not registered to its members by optical flow, as in other re-implementations.
-    The published weights go with a sum of distances over the layers of a ResNet50, weighted 1e-3; here the distance is
-    relative, so that smaller networks may need others.
+    The published weights go with a sum of distances over the layers of a ResNet50, weighted 1e-3; here the sum is
+    relative to what was observed, so that smaller networks may need others.
     """
     priors = [TotalVariation(variation), SquaredNorm(variation / 100)]
     adam = Adam(0.1, steps, schedule="cosine", warmup=min(50, steps), langevin=0.2)
     features = (BatchNormStatistics(model, statistics),) if batch_norm else ()
     consistency = (GroupConsistency(0.01),) if group > 1 else ()
-    return Recipe(SquaredDistance(relative=True), adam, steps, (*priors, *features, *consistency), group, boxed=True)
+    return Recipe(TensorNorms(), adam, steps, (*priors, *features, *consistency), group, boxed=True, enough=1e-5)
