@@ -131,6 +131,19 @@ def test_noise_is_unlike_any_rehearsal_and_left_to_the_path(digits: Dataset) -> 
     assert any("nothing like their rehearsals" in note for note in ours.notes)
 
 
+def test_what_is_explained_or_cannot_be_rehearsed_is_left_to_the_path(digits: Dataset) -> None:
+    trace, known = recorded(digits, replace(SGD, lr=0.01))  # short walks: samples' own noise is all that is left
+    assert not any("rehearsal" in note for note in guessed(trace, known).notes)
+    trace, known = recorded(digits, replace(SGD, epochs=5, lr=0.3))
+    path = guessed(trace, known, solver="path").shares
+    assert not torch.equal(guessed(trace, known).shares, path)
+    messages = list(trace.messages())
+    long = [replace(m, info={**m.info, "examples": 10**9}) if m.kind == "update" else m for m in messages]
+    assert not any("by rehearsal" in note for note in guessed(MemoryTrace.of(long, trace.protocol), known).notes)
+    trace.protocol["optimizer"] = "rmsprop"  # not one of ours: read as SGD, and never rehearsed
+    assert torch.equal(guessed(trace, known).shares, path)
+
+
 @pytest.mark.parametrize("epochs", [1, 4])
 def test_every_absent_class_is_found_where_the_theorem_holds(digits: Dataset, epochs: int) -> None:
     trace, known = recorded(digits, replace(SGD, epochs=epochs))

@@ -63,6 +63,16 @@ def test_more_rounds_are_more_precise() -> None:
     assert sum(four) < 0.7 * sum(one)
 
 
+def test_a_class_that_was_taken_for_absent_is_found_and_a_truly_absent_one_is_not() -> None:
+    rng = torch.Generator().manual_seed(4)
+    sends, rehearse = world(0.01, rng)
+    only = torch.tensor([True, True, True, False, False])  # the fourth class has 5 percent, the last one nothing
+    seen = [Seen(sends(TRUE), 400, rehearse)]  # type: ignore[operator,arg-type]
+    (result,), allowed = rehearsed_shares(seen, only.double() / 3, only, LABELS, 32, rng)
+    assert allowed.tolist() == ALLOWED.tolist()
+    assert float((result.shares - TRUE).abs().sum()) < 0.06
+
+
 def test_what_no_rehearsal_sends_is_called_far() -> None:
     noise = 30 * torch.randn(CLASSES, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     assert not found(0.01, moved=noise)[1][0].near

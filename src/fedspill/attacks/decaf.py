@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from fedspill.attacks.path_bases import path_bases
 from fedspill.attacks.path_shares import SURE, adam_bias_shares, hedged, path_shares
 from fedspill.attacks.rehearsal import known_training
 from fedspill.errors import NotApplicable, UsageError
+from fedspill.federation.local import Optimizer as OptimizerName
 from fedspill.guesses import Proportions
 from fedspill.threat import needs
 from fedspill.trace import View
@@ -32,9 +33,10 @@ class Decaf(Attack):
     the degree that nothing is explained, rounds weighted by how well they are, and no answer where nothing is. Adam's
     steps are normalised coordinate by coordinate, so there the bias alone is read, with its normaliser worked out from
     the bases; for Adadelta the published bases are used. "auto" (ours, the default) is "path" for clients of whom some
-    round of plain SGD is explained nearly wholly, which is exact; the others are rehearsed: trainings on auxiliary data
-    with made-up compositions, and a regression on what they do to the last bias (rehearsed_shares.py). A client that
-    sent nothing like the rehearsals, for instance noise, is left to the path.
+    round of plain SGD is explained as well as the noise of their samples allows; the others are rehearsed: trainings
+    on auxiliary data with made-up compositions, and a regression on what they do to the last bias
+    (rehearsed_shares.py). A client that sent nothing like the rehearsals, for instance noise, is left to the path, and
+    so are optimizers that we do not have.
 
     Null classes. If the last layer's inputs are never negative and there is no weight decay, a class without samples
     cannot show a positive change, however many steps were made: every null class is found. The converse is not a
@@ -65,7 +67,7 @@ class Decaf(Attack):
     points: Literal[1, 2, 3, 5] = 5  # path
     least_agreement: float = 0.1  # path: below it there is no answer
     null_ratio: float = 0.03  # path: largest rise over largest fall of a null row, where the theorem does not hold
-    rehearsals: int = 32  # auto: of a client's round, twice
+    rehearsals: int = 32  # auto: in a draw; there is a broad one, then one for each round
 
     def __post_init__(self) -> None:
         if (
@@ -101,7 +103,7 @@ class Decaf(Attack):
             notes.append(f"read as {setting.optimizer.name}, {self.points} points between the models")
         unexplained = torch.tensor([1 - one.agreement**2 for one in found], dtype=torch.float64)
         together = rounds_of([change.of.sender for change in read], self.rounds)
-        if self.solver == "auto":
+        if self.solver == "auto" and setting.optimizer.name in get_args(OptimizerName):
             training = known_training(view, setting.lr)
             notes += rehearse_unexplained(read, found, together, setting, training, exact, self.rehearsals, rng)
         for rounds in together:
