@@ -10,6 +10,7 @@ fit respects. The leak depends on the counts, so that table and posterior take t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -72,8 +73,17 @@ def class_independent(mean_probability: Tensor, doubt: float) -> Hardness:
     return Hardness(mean, slack + 1e-6, 0.05 * mean * mean_probability, flow, 1 / doubt**2)
 
 
-def bayes_counts(pushed: Tensor, model: Hardness, samples: int, first_guess: Tensor) -> Posterior:
-    """Posterior of the counts; pushed (origins, classes) is y; first_guess (origins, classes) starts the leak."""
+def bayes_counts(
+    pushed: Tensor,
+    model: Hardness,
+    samples: int,
+    first_guess: Tensor,
+    witness: Callable[[Tensor], Tensor] | None = None,
+) -> Posterior:
+    """Posterior of the counts; pushed (origins, classes) is y; first_guess (origins, classes) starts the leak.
+
+    witness: what else is known, the log-likelihood of counts (origins, classes, points).
+    """
     counts = first_guess.double()
     odd = replace(model, doubt=model.doubt + (_ODD_DOUBT * model.mean).square())
     found: Posterior | None = None
@@ -83,7 +93,8 @@ def bayes_counts(pushed: Tensor, model: Hardness, samples: int, first_guess: Ten
         grid = _grid(pushed, leak, variance, model, samples)
         as_known = push_table(pushed, leak, variance, model, grid) + math.log(1 - _ODD)
         otherwise = push_table(pushed, leak, _ODD_LEAK * variance, odd, grid) + math.log(_ODD)
-        found = posterior(torch.logaddexp(as_known, otherwise), grid, samples, likely)
+        table = torch.logaddexp(as_known, otherwise)
+        found = posterior(table if witness is None else table + witness(grid.counts), grid, samples, likely)
         counts = found.mean if turn == 0 else 0.5 * (counts + found.mean)
         likely = (found.weights > 0.01).any(0)
     assert found is not None

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedspill.attacks.decode import Steps, lattice_points, log_likelihood
 from fedspill.attacks.label_posterior import CountGrid
+from fedspill.attacks.label_split import by_push, shared
 
 SLOW: Final = 0
 VIOLENT: Final = 1
@@ -171,23 +172,22 @@ def lattice_table(
 def _major(found: Lattice, bias: Tensor, start: Tensor, end: Tensor | None, steps: Steps) -> tuple[Tensor, Tensor]:
     """How the samples that are left are shared by the classes off the lattice: amounts and their spread.
 
-    Proportional to -beta, as if probability followed the counts; or, where the drift is small or violent, the mass of
-    probability that is left goes where the model puts it, in the second case damped since the way there is not known.
+    A slow drift is followed (label_split.py); in a violent one the mass of probability that is left goes where the
+    model puts it, damped since the way there is not known.
     """
     nearest, _ = _to_lattice(found.amounts, steps)
     major = ~found.small
     left = (steps.samples - (nearest * found.small).sum(1, keepdim=True)).clamp_min(0)
-    pulled = (-bias).clamp_min(0) * major + 1e-9 * major
-    by_push = left * pulled / pulled.sum(1, keepdim=True).clamp_min(1e-12)
     if end is None:
-        return by_push, 0.3 * by_push + 0.5
+        pushed = by_push(bias, major, left)
+        return pushed, 0.3 * pushed + 0.5
     mass = (left / steps.unit + (bias * major).sum(1, keepdim=True)).clamp_min(0)  # of the major classes' probabilities
-    violent = found.kind == VIOLENT
-    calmness = ((found.time / steps.number - 0.75) / 0.2).clamp(0, 1).masked_fill(violent, 1.0)[:, None]
-    inclination = torch.where(violent[:, None], end.clamp_min(1e-12).pow(_DAMPING), start + end)
-    by_mass = _shared(mass, inclination * major, bias, left, steps)
-    middle = calmness * by_mass + (1 - calmness) * by_push
-    spread = torch.where(violent[:, None], 0.25, 0.3 - 0.27 * calmness) * middle + 0.5
+    violent = (found.kind == VIOLENT)[:, None]
+    calmness = ((found.time / steps.number - 0.75) / 0.2).clamp(0, 1)[:, None]
+    damped = _shared(mass, end.clamp_min(1e-12).pow(_DAMPING) * major, bias, left, steps)
+    followed = shared(bias, major, left, start, end, found.time, steps.samples, steps.number)
+    middle = torch.where(violent, damped, followed)
+    spread = torch.where(violent, 0.25, 0.3 - 0.27 * calmness) * middle + 0.5
     # A scaled update did not drift: its major classes are as well known as the others.
     scaled = (found.kind == SCALED)[:, None]
     amounts = found.amounts.clamp_min(0) * major

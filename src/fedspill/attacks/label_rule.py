@@ -1,6 +1,7 @@
 """The rule of the `labels` attack: which reading of the last layer fits what was observed, decided for every origin.
 
     trained, labelled auxiliary data at hand        bayes      label_bayes.py on the mean of start and end model
+    the same, and the update's spans are legible    spanned    span_counts.py beside it: which samples were there
     trained, nothing at hand                        unaided    label_bayes.py, one hardness for all classes
     one step, or hardly any drift                   measured   decode.py with the measured mean probability
     the same, nothing at hand                       wire       decode.py with that of the client's own mean features
@@ -27,6 +28,7 @@ from fedspill.attacks.label_bayes import Hardness, bayes_counts, class_independe
 from fedspill.attacks.label_lattice import SCALED, Lattice, fit, lattice_table, undrifted, unscaled
 from fedspill.attacks.label_posterior import CountGrid, Posterior, certainty, decide, more_likely, posterior
 from fedspill.attacks.probe import Outlook
+from fedspill.attacks.span_counts import SpanCounts
 
 TRAINED = 0.05  # mean own probability above chance
 FAR = 5.0  # reach of a model that tells classes apart: fresh ones have 1 to 3, those of the grid 12 and more
@@ -41,6 +43,7 @@ BLUR = 0.6  # relative doubt about a mean probability at the end of a violent dr
 
 ROUTES: Final = {
     "bayes": "factorised Bayes: the model's confidence in each class measured on labelled auxiliary data",
+    "spanned": "factorised Bayes, and how near auxiliary samples come to what the hidden layers' changes span",
     "unaided": "factorised Bayes without auxiliary data: all classes taken as equally hard, as the update says",
     "wire": "mean probability of the client's own mean features, which the update gives away; counts decoded",
     "measured": "mean probability measured on auxiliary inputs, counts decoded",
@@ -53,7 +56,7 @@ ROUTES: Final = {
 }
 # Where a model of the samples is assumed, single counts are less sure than they look: p stands for p ** 1.5. Set on
 # development seeds (docs/design/labels.md); the expected success rate needed no such correction.
-_MODELLED: Final = ("bayes", "unaided", "blurred", "ebi")
+_MODELLED: Final = ("bayes", "spanned", "unaided", "blurred", "ebi")
 _HUMILITY: Final = 1.5
 
 
@@ -68,23 +71,35 @@ class Reading:
 
 
 def read(
-    bias: Tensor, steps: Steps, outlook: Outlook | None, *, plain: bool = True, wire: Outlook | None = None
+    bias: Tensor,
+    steps: Steps,
+    outlook: Outlook | None,
+    *,
+    plain: bool = True,
+    wire: Outlook | None = None,
+    spans: SpanCounts | None = None,
 ) -> Reading:
     """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
 
-    wire: what the updates say by themselves, beside an outlook on auxiliary data.
+    wire: what the updates say by themselves, beside an outlook on auxiliary data. spans: what the hidden layers say.
     """
     origins, classes = bias.shape
     seen = outlook or Outlook(torch.full_like(bias, 1 / classes), torch.zeros_like(bias), 1)
     if wire is not None:
         seen = _with_own_features(seen, wire, steps)
     route = _choose(bias, steps, outlook, seen, plain)
+    if spans is not None:
+        route = route.with_spans(spans)
     counts = torch.zeros(origins, classes, dtype=torch.int64)
     sure = torch.zeros(origins, classes, dtype=torch.float64)
     expected = torch.zeros(origins, dtype=torch.float64)
     for name in set(route.names):
         rows = torch.tensor([index for index, other in enumerate(route.names) if other == name])
-        found = _posterior(name, bias[rows], steps, _rows(seen, rows), route.lattice, rows, doubt=False)
+        if name == "spanned":
+            assert spans is not None
+            found = _bayes(bias[rows], steps, mixed_hardness(_rows(seen, rows), steps), spans.rows(rows))
+        else:
+            found = _posterior(name, bias[rows], steps, _rows(seen, rows), route.lattice, rows, doubt=False)
         counts[rows] = decide(found)
         if name in ("lattice", "scaled"):
             found = _posterior(name, bias[rows], steps, _rows(seen, rows), route.lattice, rows, doubt=True)
@@ -98,6 +113,11 @@ def read(
 class _Route:
     names: tuple[str, ...]
     lattice: Lattice | None
+
+    def with_spans(self, spans: SpanCounts) -> _Route:
+        """Spans join the reading of trained models where they can be read."""
+        legible = zip(self.names, spans.usable.tolist(), strict=True)
+        return replace(self, names=tuple("spanned" if use and name == "bayes" else name for name, use in legible))
 
 
 def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, plain: bool) -> _Route:
@@ -205,10 +225,10 @@ def _posterior(
     return _proportions(bias, steps)
 
 
-def _bayes(bias: Tensor, steps: Steps, model: Hardness) -> Posterior:
+def _bayes(bias: Tensor, steps: Steps, model: Hardness, spans: SpanCounts | None = None) -> Posterior:
     pushed = -bias * (steps.samples / steps.number)
     first = ebi_counts(bias, torch.full((len(bias),), steps.samples))
-    return bayes_counts(pushed, model, steps.samples, first)
+    return bayes_counts(pushed, model, steps.samples, first, None if spans is None else spans.table)
 
 
 def _unaided(bias: Tensor, steps: Steps) -> Posterior:

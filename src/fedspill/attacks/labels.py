@@ -15,12 +15,14 @@ from fedspill.attacks.base import Attack
 from fedspill.attacks.decode import Steps
 from fedspill.attacks.known_wire import KnownWire
 from fedspill.attacks.label_defended import read_defended
-from fedspill.attacks.label_rule import ROUTES, Reading, bias_from_weights, read
+from fedspill.attacks.label_rule import ROUTES, Reading, bias_from_weights, is_trained, read
 from fedspill.attacks.label_sight import look
+from fedspill.attacks.label_spans import SpanReader
 from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, is_update, read_last_layer
 from fedspill.attacks.layer_signals import linear_signals
 from fedspill.attacks.local_changes import Optimizer
 from fedspill.attacks.probe import Outlook, Probe, can_probe
+from fedspill.attacks.span_counts import SpanCounts
 from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
 from fedspill.data.base import Examples
 from fedspill.defenses.norms import norm_of
@@ -56,6 +58,8 @@ class Labels(Attack):
         probe = Probe.of(view, layer.classes) if can_probe(view) else None
         if probe is not None and not {origin.round for origin in layer.of} <= probe.models.keys():
             probe = None  # the models were not recorded
+        summing = optimizer.name == "sgd" and not optimizer.weight_decay  # decay moves a layer out of its span
+        spans = SpanReader(probe, rng) if probe is not None and probe.labels is not None and summing else None
         messages = _messages_of(view, layer)
         wire = KnownWire.known_to(view)
         bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
@@ -74,7 +78,12 @@ class Labels(Attack):
                 outlook = own if seen is None else seen
                 observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
                 reading = read(
-                    observed, steps, outlook, plain=optimizer.name == "sgd", wire=None if seen is None else own
+                    observed,
+                    steps,
+                    outlook,
+                    plain=optimizer.name == "sgd",
+                    wire=None if seen is None else own,
+                    spans=None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view),
                 )
             counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
             for row, route in zip(rows.tolist(), reading.routes, strict=True):
@@ -82,6 +91,18 @@ class Labels(Attack):
         notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
         notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
         return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+
+
+def _spans(
+    spans: SpanReader, sent: Sequence[Message], steps: Steps, seen: Outlook, optimizer: Optimizer, view: View
+) -> SpanCounts:
+    """What the hidden layers of some origins with one schedule say, where the model is trained."""
+    scale = float(steps.unit)
+    if is_update(sent[0]):
+        passes = int(view.knows("local_epochs")) if view.has("local_epochs") else 1
+        number = passes * steps.number
+        scale *= -number / optimizer.unit_steps(number) / (float(view.knows("local_lr")) * passes)
+    return spans.read(sent, steps.samples, scale, is_trained(seen, spans.probe.classes))
 
 
 def _by_itself(view: View, sent: Sequence[Message]) -> Outlook | None:

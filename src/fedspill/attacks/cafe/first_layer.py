@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedspill.attacks.cafe.free import free_gradients
-from fedspill.attacks.cafe.linear import Products, separate_sums
+from fedspill.attacks.cafe.linear import Products
 from fedspill.attacks.cafe.observed import Heard, Observed
 from fedspill.attacks.cafe.ranges import NUMBERS, from_columns, intersect, row_spaces, scaled
 from fedspill.errors import NotApplicable
@@ -28,7 +28,7 @@ class FirstLayer:
 
     h: Tensor
     v: Tensor
-    error: Tensor  # (n,) estimated relative error of h, from residuals; infinite where nothing is known
+    error: Tensor  # (n,) relative error of h at most, from residuals; infinite where nothing is known
     doubtful: Tensor  # (n,) bool: its v, or the length of its h, could not be told apart from that of others
     residual: float  # of Step II, relative
     route: str
@@ -43,9 +43,8 @@ def first_layer(heard: Heard, observed: Observed, rng: torch.Generator) -> First
     """Steps I and II for one party. Enough rounds: linear. Fewer: by intersecting row spaces."""
     if not heard.rows:
         raise NotApplicable(f"party:{heard.party} sent no sound gradient of its first layer's bias.")
-    used = observed.used(heard.rows, heard.sums.device)
     try:
-        solved = separate_sums(used, heard.sums)
+        solved = observed.plan(heard.rows, heard.sums.device).separate(heard.sums)
         # Where most samples left nothing, what is solved for is mostly rounding: as large as the error says.
         noise = solved.error * solved.values.shape[1] ** 0.5
         v = torch.where((solved.values.norm(dim=1) > _ABOVE * noise)[:, None], solved.values, 0)
@@ -83,7 +82,7 @@ def with_gradients(heard: Heard, observed: Observed, v: Tensor, doubtful: Tensor
     solved = Products(used, v, heard.products()).solve_noisy()
     h = solved.values
     size = h.norm(dim=1)
-    error = solved.error * h.shape[1] ** 0.5 / size.clamp_min(1e-300)
+    error = solved.most * h.shape[1] ** 0.5 / size.clamp_min(1e-300)
     error[dead | (size == 0)] = torch.inf
     return FirstLayer(h, v, error, doubtful, solved.residual, route)
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedspill.attacks.cafe.linear import factorised
 from fedspill.attacks.cafe.observed import Heard, Observed
 from fedspill.attacks.cafe.ranges import Directions
+from fedspill.attacks.cafe.spread import inverse_diagonal
 
 _RIDGE = 1e-12
 _ASTRAY = 1e-3  # squared sine to its column spaces from which on a direction may be no sample's at all,
@@ -105,18 +107,19 @@ def _lengths(rounds: Sequence[_Round], samples: int) -> tuple[Tensor, Tensor]:
     variance = torch.ones(len(rounds), dtype=torch.float64, device=device)
     active = sum(int((one.scaled_v != 0).any(0).sum()) for one in rounds)
     for _ in range(_TURNS):
+        believed = variance
         gram = torch.zeros(samples, samples, dtype=torch.float64, device=device)
         right = torch.zeros(samples, dtype=torch.float64, device=device)
-        for unsure, one in zip(variance, rounds, strict=True):
+        for unsure, one in zip(believed, rounds, strict=True):
             gram[one.batch[:, None], one.batch] += one.scaled_v @ one.scaled_v.T / unsure
             right[one.batch] += one.scaled_v @ one.total / unsure
         size = gram.diagonal().sqrt().clamp_min(1e-150)
         system = gram / size[:, None] / size
-        system.diagonal().add_(_RIDGE)
-        inverse = torch.linalg.inv(system)
-        found = inverse @ (right / size) / size
-        apart = torch.stack([(one.total - found[one.batch] @ one.scaled_v).square().sum() for one in rounds])
-        excess = ((apart / variance).sum() / max(active - samples, 1)).clamp_min(1).sqrt()
-        spread = excess * inverse.diagonal().clamp_min(0).sqrt() / size
+        system.diagonal().fill_(1)  # as it is, but for samples that no round holds
+        factor = factorised(system, _RIDGE)
+        found = torch.cholesky_solve((right / size)[:, None], factor)[:, 0] / size
         variance = floor + torch.stack([found[one.batch].square() @ one.variance for one in rounds])
+    apart = torch.stack([(one.total - found[one.batch] @ one.scaled_v).square().sum() for one in rounds])
+    excess = ((apart / believed).sum() / max(active - samples, 1)).clamp_min(1).sqrt()
+    spread = excess * inverse_diagonal(factor).most.sqrt() / size
     return found, spread / found.abs().clamp_min(1e-300)

@@ -1,7 +1,6 @@
-"""Steps I and II of CAFE as linear least squares: sums over known batches, taken apart again (paper 001, Eqs. 7 and 8).
+"""Step II of CAFE as linear least squares: sums of h v^T over known batches, taken apart (paper 001, Eq. 8).
 
-Step I: every round shows the sum of v_n over its batch, so the v_n solve a system whose matrix is the batch plan.
-Step II: every round shows the sum of h_n v_n^T. With v known, the normal equations for all h at once are
+Every round shows the sum of h_n v_n^T over its batch. With v known, the normal equations for all h at once are
 
     [ (V V^T) o (S^T S) ] H = sum_t diag(s_t) V M_t^T,      M_t the sum that round t shows, o the entrywise product,
 
@@ -18,6 +17,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from fedspill.attacks.cafe.plans import overlaps
+from fedspill.attacks.cafe.spread import inverse_diagonal
 from fedspill.errors import NotApplicable
 
 _TINY = 1e-300
@@ -28,45 +29,13 @@ _NOISY = 1e-8  # share of noise in what is sought, from which on a ridge brings 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """Values (n, d), their estimated standard error per coordinate (n,), and the relative residual of the system."""
+    """Values (n, d), and how far they can be trusted."""
 
     values: Tensor
-    error: Tensor
-    residual: float
-
-
-def separate_sums(used: Tensor, sums: Tensor) -> Solved:
-    """Step I: the rows (n, d) whose sums over the batches `used` (T, n) are `sums` (T, d), by least squares."""
-    rounds, samples = used.shape
-    if rounds < samples:
-        raise NotApplicable(f"{rounds} rounds cannot take the sums over {samples} samples apart; {samples} are needed.")
-    if is_circulant(used):
-        return _by_fourier(used, sums)
-    # Batches are short beside all samples, so the factorisation, N^3 / 3 operations, is what this takes.
-    factor, broken = torch.linalg.cholesky_ex(torch.sparse.mm(used.T.to_sparse(), used))
-    if int(broken) or float(factor.diagonal().min()) < 1e-7 * float(factor.diagonal().max()):
-        raise NotApplicable("The batches do not tell all samples apart: their plan has no full column rank.")
-    values = torch.cholesky_solve(used.T @ sums, factor)
-    values += torch.cholesky_solve(used.T @ (sums - used @ values), factor)
-    left = sums - used @ values
-    noise = (left.square().sum() / max((rounds - samples) * sums.shape[1], 1)).sqrt()
-    error = noise * torch.cholesky_inverse(factor).diagonal().sqrt()
-    return Solved(values, error, float(left.norm() / sums.norm().clamp_min(_TINY)))
-
-
-def is_circulant(used: Tensor) -> bool:
-    """Whether every batch is the one before, shifted by one sample."""
-    rounds, samples = used.shape
-    return rounds == samples and torch.equal(used[1:], used[:-1].roll(1, dims=1))
-
-
-def _by_fourier(used: Tensor, sums: Tensor) -> Solved:
-    """A circulant system is a convolution: N log N instead of N^3 / 3."""
-    spectrum = torch.fft.rfft(used[0]).conj()
-    if float(spectrum.abs().min()) < 1e-9 * float(spectrum.abs().max()):
-        raise NotApplicable("The batches do not tell all samples apart: their circulant plan is singular.")
-    values = torch.fft.irfft(torch.fft.rfft(sums, dim=0) / spectrum[:, None], n=len(used), dim=0)
-    return Solved(values, torch.zeros_like(values[:, 0]), 0.0)  # as many equations as unknowns: no residual to read
+    error: Tensor  # (n,) estimated standard error per coordinate; infinite where nothing is known
+    most: Tensor  # (n,) what that error is at most, since it is an estimate itself
+    entangled: Tensor  # (n,) how many times an error of the sums appears in the values, at most: 1 where one is alone
+    residual: float  # relative, of the system
 
 
 @final
@@ -97,26 +66,21 @@ class Products:
         if right is None:
             raise NotApplicable("No round shows the gradient of the first layer's weights.")
         self._energy = float(energy)
-        counted = used[sorted(set(seen))]
-        gram = (unit @ unit.T) * (counted.T @ counted)
+        gram = (unit @ unit.T) * overlaps(used[sorted(set(seen))])
         self._alive &= gram.diagonal() > 0
         gram[~self._alive], gram[:, ~self._alive] = 0, 0
         gram.diagonal()[~self._alive] = 1
         right[~self._alive] = 0
         self._gram, self._right = gram, right
 
-    def entangled(self, ridge: float = RIDGE) -> Tensor:
-        """How many times an error of the sums appears in each sample's values (n,): 1 where it stands alone."""
-        spread = torch.cholesky_inverse(_factor(self._gram, ridge)).diagonal().clamp_min(0)
-        return (spread * self._gram.diagonal()).sqrt()
+    def values(self, ridge: float = RIDGE) -> Tensor:
+        """As `solve`, where nobody asks how far off they are: (n, da)."""
+        return self._refined(factorised(self._gram, ridge)) / self._norms[:, None]
 
     def solve(self, ridge: float = RIDGE) -> Solved:
         """By least squares; a ridge holds down what the batches leave open, refinement takes its bias off the rest."""
-        factor = _factor(self._gram, ridge)
-        scaled = torch.cholesky_solve(self._right, factor)
-        for _ in range(_REFINED):
-            scaled += torch.cholesky_solve(self._right - self._gram @ scaled, factor)
-        return self._solved(scaled, factor)
+        factor = factorised(self._gram, ridge)
+        return self._solved(self._refined(factor), factor)
 
     def solve_noisy(self) -> Solved:
         """As `solve`; where the residual shows noise, with the ridge that is best for its level (empirical Bayes)."""
@@ -130,19 +94,30 @@ class Products:
         ridge = noise / max(signal * float(self._gram.diagonal()[self._alive].median()), _TINY)
         if not ridge > _NOISY:
             return plain
-        factor = _factor(self._gram, min(ridge, 1e3))
+        factor = factorised(self._gram, min(ridge, 1e3))
         return self._solved(torch.cholesky_solve(self._right, factor), factor)
+
+    def _refined(self, factor: Tensor) -> Tensor:
+        scaled = torch.cholesky_solve(self._right, factor)
+        for _ in range(_REFINED):
+            scaled += torch.cholesky_solve(self._right - self._gram @ scaled, factor)
+        return scaled
 
     def _solved(self, scaled: Tensor, factor: Tensor) -> Solved:
         explained = 2 * float((scaled * self._right).sum()) - float((scaled * (self._gram @ scaled)).sum())
         left = max(self._energy - explained, 0.0)
         noise = (left / max(self._equations - scaled.numel(), 1)) ** 0.5
-        error = noise * torch.cholesky_inverse(factor).diagonal().clamp_min(0).sqrt() / self._norms
+        spread = inverse_diagonal(factor)
+        error, most = (
+            torch.where(self._alive, noise * part.sqrt() / self._norms, torch.inf)
+            for part in (spread.value, spread.most)
+        )
+        entangled = (spread.most * self._gram.diagonal()).sqrt()
         values = scaled / self._norms[:, None]
-        return Solved(values, torch.where(self._alive, error, torch.inf), (left / max(self._energy, _TINY)) ** 0.5)
+        return Solved(values, error, most, entangled, (left / max(self._energy, _TINY)) ** 0.5)
 
 
-def _factor(gram: Tensor, ridge: float) -> Tensor:
+def factorised(gram: Tensor, ridge: float) -> Tensor:
     """Cholesky, with as much more ridge as it takes: near-parallel factors in one batch make the system singular."""
     while ridge < 1e6:
         factor: Tensor

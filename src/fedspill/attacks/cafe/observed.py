@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fedspill.attacks.cafe.plans import Plan, plan_of
 from fedspill.errors import FedspillError, NotApplicable
 from fedspill.federation.local import state_of
 from fedspill.federation.wire import is_recordable
@@ -45,6 +46,15 @@ class Observed:
     static: bool
     classes: int
     notes: tuple[str, ...]
+    # Of the rounds asked for so far: parties, and passes over the same batches, share them.
+    _plans: dict[tuple[int, ...], Plan] = field(default_factory=dict)
+
+    def plan(self, places: Sequence[int], device: torch.device | str) -> Plan:
+        """Those rounds, ready to take sums over them apart; factored when first asked for."""
+        chosen = tuple(places)
+        if chosen not in self._plans:
+            self._plans[chosen] = plan_of(self.used(chosen, device))
+        return self._plans[chosen]
 
     def used(self, places: Sequence[int], device: torch.device | str) -> Tensor:
         """How often each of the rounds used each sample: (len(places), samples) float64."""

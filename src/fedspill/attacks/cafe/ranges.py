@@ -145,8 +145,9 @@ def from_columns(columns: Directions, used: Tensor, products: Iterable[tuple[int
     not, no direction is sure.
     """
     system = Products(used, columns.rows, ((row, total.T) for row, total in products))
-    rows = system.solve(_RIDGE).values
-    inside = torch.where(system.entangled(_RIDGE) > _ENTANGLED, 0, columns.inside)
+    solved = system.solve(_RIDGE)
+    rows = solved.values
+    inside = torch.where(solved.entangled > _ENTANGLED, 0, columns.inside)
     return replace(columns, rows=rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300), inside=inside)
 
 
@@ -179,6 +180,6 @@ def scaled(directions: Directions, used: Tensor, sums: Tensor) -> tuple[Tensor, 
     plan, seen = (torch.linalg.solve_triangular(factor, part, upper=False) for part in (used, sums))
     # One unknown number a sample: M_t is a row (1, d2), and the factors are the directions.
     rows = ((row, total[None]) for row, total in enumerate(seen))
-    found = directions.rows * Products(plan, directions.rows, rows).solve(_RIDGE).values
+    found = directions.rows * Products(plan, directions.rows, rows).values(_RIDGE)
     left = torch.cholesky_solve(sums - used @ found, factor)
     return found + freedom[:, None] * (used.T @ left), doubt

@@ -72,20 +72,21 @@ class GaussianKernel(Objective):
     """Sum over tensors of Q * (1 - exp(-|difference|^2 / sigma^2)), as SAPAG (Wang et al. 2020).
 
     The kernel's width is the variance of the observed tensor, as CAFE's released code has it, or of all observed values
-    (`whole`). `weighted`: the l-th tensor counts 1 / (l + 1).
+    (`whole`), times `width`. `weighted`: the l-th tensor counts 1 / (l + 1).
     """
 
     whole: bool = False
     weighted: bool = False
     per_entry: bool = False  # the mean square instead of the sum: the exponent is of order 1 for large tensors too
+    width: float = 1.0
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
         everything = torch.cat([seen.flatten() for seen in observed]).var() if self.whole else None
         total = torch.zeros(len(candidate[0]), dtype=candidate[0].dtype, device=candidate[0].device)
         for index, (g, seen) in enumerate(zip(candidate, observed, strict=True)):
-            width = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
+            spread = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
             apart = _squares(g - seen) / (seen.numel() if self.per_entry else 1)
-            kernel = 1 - torch.exp(-apart / width.clamp_min(1e-30))
+            kernel = 1 - torch.exp(-apart / (self.width * spread).clamp_min(1e-30))
             total = total + kernel / (index + 1 if self.weighted else 1)
         return total
 

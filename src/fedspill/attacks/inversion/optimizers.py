@@ -99,7 +99,7 @@ class Lbfgs(Optimizer):
         direction = _direction(slope, moves, changes)
         downhill = (direction * slope).sum(1, keepdim=True)
         direction = torch.where(downhill < 0, direction, -slope)
-        length = slope.new_full((len(slope), 1), self.lr)
+        length = self.lr * torch.ones_like(slope[:, :1])
         if not len(moves):
             length = self.lr * (1 / slope.abs().sum(1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
         at = memory.at + length * direction

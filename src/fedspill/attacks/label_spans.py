@@ -1,0 +1,65 @@
+"""What spans say about the labels behind messages: one stage per model, one rehearsal per model and batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedspill.attacks.probe import Probe
+from fedspill.attacks.span_counts import SpanCounts, span_counts
+from fedspill.attacks.span_rehearsal import Rehearsed, Stage
+from fedspill.attacks.spans import sample_layers
+from fedspill.data.base import Examples
+from fedspill.messages import Message
+
+_MOST_MODELS = 12  # of a trace that are rehearsed, a few seconds each
+_MOST_SAMPLES = 512  # in a batch; rehearsing grows with the cube
+
+
+@dataclass(eq=False)
+class SpanReader:
+    """Reads messages of several rounds; keeps what it rehearsed."""
+
+    probe: Probe
+    rng: torch.Generator
+    _stages: dict[int, Stage] = field(default_factory=dict)
+    _rehearsed: dict[tuple[int, int], Rehearsed] = field(default_factory=dict)
+
+    def read(self, messages: Sequence[Message], samples: int, scale: float, wanted: Tensor) -> SpanCounts:
+        """Of messages with `samples` samples each; `scale` makes each a sum over these. wanted (messages,) bool."""
+        parts, order = [], []
+        for number in dict.fromkeys(message.round for message in messages):
+            rows = [index for index, message in enumerate(messages) if message.round == number]
+            chosen = [index for index in rows if bool(wanted[index]) and 1 < samples <= _MOST_SAMPLES]
+            rest = [index for index in rows if index not in chosen]
+            if chosen:
+                parts.append(self._of_round([messages[index] for index in chosen], samples, scale))
+            parts.append(SpanCounts.none(len(rest), self.probe.classes))
+            order += chosen + rest
+        return SpanCounts.joined(parts).rows(torch.tensor(order).argsort())
+
+    def _of_round(self, messages: Sequence[Message], samples: int, scale: float) -> SpanCounts:
+        whole = self._stage(messages[0].round)
+        shown = [layer for layer in whole.layers if all(layer.can_show(m.tensors, samples) for m in messages)]
+        stage = replace(whole, layers=tuple(shown))
+        if not stage.can_rehearse(samples):
+            return SpanCounts.none(len(messages), self.probe.classes)
+        seen = [stage.look(message.tensors, scale, samples, self.rng) for message in messages]
+        key = (messages[0].round, samples)
+        if key not in self._rehearsed:
+            noise = torch.stack([noise for _, noise in seen]).median(0).values
+            self._rehearsed[key] = stage.rehearse(samples, noise.tolist(), self.rng)
+        return span_counts(self._rehearsed[key], torch.stack([looks for looks, _ in seen]))
+
+    def _stage(self, number: int) -> Stage:
+        """Empty beyond as many models as are rehearsed."""
+        assert self.probe.labels is not None
+        if number not in self._stages:
+            own = Examples(self.probe.inputs, self.probe.labels)
+            enough = len(self._stages) >= _MOST_MODELS
+            layers = [] if enough else sample_layers(self.probe.models[number], own)
+            self._stages[number] = Stage(tuple(layers), self.probe.labels, self.probe.classes)
+        return self._stages[number]

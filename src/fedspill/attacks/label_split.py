@@ -1,0 +1,120 @@
+"""How the major classes of a drifting, untrained model share the samples that the lattice leaves to them.
+
+Over the local steps a class receives beta = sum_t [p_t - q_t], with q_t its share of step t's labels, so that its count
+follows from the sum of its probability on the way. How much probability all major classes drew together is known: the
+lattice has the counts of the others. What is not known is how it was shared, and three readings of the way answer:
+
+    push     as the counts themselves: amounts are proportional to -beta
+    path     logits go from the model before to the model after as (t / S)^g, with g from the known total
+    field    logits follow the mean labels at a rate that makes up the known total; amounts and way in turns
+
+A slow drift is read by the path. A faster one is oscillation that no single reading describes: the mean of the three as
+far as path and field agree, the push alone where they do not or where the model after has settled on one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_POINTS = 20  # of the way, at most
+_HALVINGS = 20
+_TURNS = 12  # between amounts and way
+_AGREEMENT = 0.2  # share of the samples by which path and field may differ
+_SETTLED = 0.5  # probability of one class after training
+_CALM, _FAST = 0.95, 0.75  # T / S of a drift that is slow, and of one that is not
+_TINY = 1e-12
+
+
+def shared(
+    bias: Tensor, major: Tensor, left: Tensor, start: Tensor, end: Tensor, time: Tensor, samples: int, steps: int
+) -> Tensor:
+    """Amounts (origins, classes) of the major classes, which sum to `left`.
+
+    bias (origins, classes) summed over the steps of one pass; major (origins, classes) bool; left (origins, 1); start
+    and end (origins, classes) mean probabilities before and after; time (origins,) the lattice's T.
+    """
+    push = by_push(bias, major, left)
+    path = by_path(bias, major, left, start, end, samples, steps)
+    field = by_field(bias, major, left, start, samples, steps, push)
+    apart = (path - field).abs().sum(1, keepdim=True) / (2 * left.clamp_min(1))
+    agreed = (-(apart / _AGREEMENT).square()).exp() * (end.amax(1, keepdim=True) < _SETTLED)
+    mixed = agreed * (push + path + field) / 3 + (1 - agreed) * push
+    calm = ((time / steps - _FAST) / (_CALM - _FAST)).clamp(0, 1)[:, None]
+    return calm * path + (1 - calm) * mixed
+
+
+def by_push(bias: Tensor, major: Tensor, left: Tensor) -> Tensor:
+    return _summing((-bias).clamp_min(0), major, left)
+
+
+def by_path(bias: Tensor, major: Tensor, left: Tensor, start: Tensor, end: Tensor, samples: int, steps: int) -> Tensor:
+    points = min(steps, _POINTS)
+    place = torch.arange(points, dtype=torch.float64) / points
+    before = start.clamp_min(_TINY).log()
+    moved = end.clamp_min(_TINY).log() - before
+
+    def drawn(power: Tensor) -> Tensor:
+        way = place.pow(power.exp()[:, None])  # (origins, points)
+        logits = before[:, None] + way[..., None] * moved[:, None]
+        return logits.softmax(2).mean(1) * steps * major
+
+    total = _total(bias, major, left, samples, steps)
+    power = _solved(lambda power: drawn(-power), total, -3.0, 3.0)  # a later move draws less
+    return _amounts(drawn(-power), total, bias, major, left, samples, steps)
+
+
+def by_field(
+    bias: Tensor, major: Tensor, left: Tensor, start: Tensor, samples: int, steps: int, first: Tensor
+) -> Tensor:
+    """`first` (origins, classes): amounts to begin with."""
+    points = min(steps, _POINTS)
+    others = (samples - left) / (~major).sum(1, keepdim=True).clamp_min(1)
+    total = _total(bias, major, left, samples, steps)
+    amounts = first
+    for _ in range(_TURNS):
+        labels = torch.where(major, amounts, others) / samples
+
+        def drawn(rate: Tensor, labels: Tensor = labels) -> Tensor:
+            logits, found = start.clamp_min(_TINY).log(), torch.zeros_like(start)
+            for _ in range(points):
+                likely = logits.softmax(1)
+                found = found + likely
+                logits = logits + rate.exp()[:, None] * (labels - likely)
+            return found * (steps / points) * major
+
+        rate = _solved(drawn, total, -6.0, 5.0)
+        amounts = 0.5 * (amounts + _amounts(drawn(rate), total, bias, major, left, samples, steps))
+    return amounts
+
+
+def _total(bias: Tensor, major: Tensor, left: Tensor, samples: int, steps: int) -> Tensor:
+    """(origins, 1) the probability that the major classes drew over all steps."""
+    return (left * (steps / samples) + (bias * major).sum(1, keepdim=True)).clamp_min(0)
+
+
+def _solved(drawn: Callable[[Tensor], Tensor], total: Tensor, low: float, high: float) -> Tensor:
+    """(origins,) where `drawn`, which grows, sums to `total` (origins, 1): by halving."""
+    lower = torch.full((len(total),), low, dtype=torch.float64)
+    upper = torch.full((len(total),), high, dtype=torch.float64)
+    for _ in range(_HALVINGS):
+        middle = (lower + upper) / 2
+        less = drawn(middle).sum(1) < total.squeeze(1)
+        lower, upper = torch.where(less, middle, lower), torch.where(less, upper, middle)
+    return (lower + upper) / 2
+
+
+def _amounts(
+    drawn: Tensor, total: Tensor, bias: Tensor, major: Tensor, left: Tensor, samples: int, steps: int
+) -> Tensor:
+    """Counts from the probability that each class drew, its sum put right."""
+    share = drawn / drawn.sum(1, keepdim=True).clamp_min(_TINY)
+    return _summing((samples / steps) * (share * total - bias), major, left)
+
+
+def _summing(amounts: Tensor, major: Tensor, left: Tensor) -> Tensor:
+    """The same proportions among the major classes, with sum `left` (origins, 1)."""
+    kept = (amounts.clamp_min(0) + 1e-9) * major
+    return left * kept / kept.sum(1, keepdim=True).clamp_min(_TINY)
