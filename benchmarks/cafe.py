@@ -13,15 +13,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedspill.attacks.cafe.first_layer import first_layer
 from fedspill.attacks.cafe.invert import Effort, Known, invert
-from fedspill.attacks.cafe.linear import separate_sums
+from fedspill.attacks.cafe.plans import plan_of
 from fedspill.attacks.cafe_exact import all_layers, recover
 from fedspill.data.base import Dataset
 from fedspill.federation.batches import membership, plan_batches
@@ -33,24 +37,62 @@ from fedspill.seeds import generator
 ON_A_GPU = {4000: 11.96, 8000: 24.20}  # rounds of Algorithm 4 and the PSNR of tiles it had reached
 
 
+class Operations(TorchDispatchMode):
+    """Counts additions and multiplications of linear algebra by what asked for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, made = func.overloadpacket.__name__, func(*args, **(kwargs or {}))
+        if name in ("mm", "bmm"):
+            left, right = args[0], args[1]
+            entries = left._nnz() if left.is_sparse else left.numel()
+            self.counts["products"] += 2 * entries * right.shape[-1]
+        elif name == "linalg_cholesky_ex":
+            self.counts["factors"] += args[0].numel() * args[0].shape[-1] // 3
+        elif name in ("linalg_solve_triangular", "cholesky_solve"):
+            factor, right = (args[0], args[1]) if name == "linalg_solve_triangular" else (args[1], args[0])
+            self.counts["solves"] += (1 if name == "linalg_solve_triangular" else 2) * factor.numel() * right.shape[-1]
+        elif name in ("cholesky_inverse", "linalg_inv_ex", "_linalg_eigh", "_linalg_svd"):
+            self.counts["other, of cubic cost"] += 1
+        return made
+
+
+def step_one(samples: int, parties: int, seed: int) -> None:
+    """Step I by Cholesky costs the same whatever the gradients are: seconds, and operations counted."""
+    rng = generator(seed, "growth")
+    used = membership(plan_batches("random", samples, 20, samples + 20, rng), samples)
+    sums = [used @ torch.randn(samples, 256, dtype=torch.float64, generator=rng) for _ in range(parties)]
+
+    def separated() -> list[Tensor]:
+        plan = plan_of(used)
+        return [plan.separate(one).values for one in sums]
+
+    began = time.process_time()
+    separated()
+    seconds = time.process_time() - began
+    with Operations() as counted:
+        separated()
+    factors, other = counted.counts.pop("factors"), counted.counts.pop("other, of cubic cost", 0)
+    print(f"N = {samples}: I alone, {parties} parties: {seconds:.3f} CPU s; factors {factors / samples**3:.4f} N^3, "
+          f"other cubic {other}, the rest {sum(counted.counts.values()) / samples**2:.0f} N^2", flush=True)  # fmt: skip
+
+
 def growth(tables: ModuleType, dataset: Dataset, run: Run, sizes: list[int]) -> None:
     """CPU seconds of Steps I and II, by intersection and by Cholesky, and of 20 evaluations of Step III, by N.
 
-    Step I by Cholesky costs the same whatever the gradients are: it is also timed alone, up to four times as many.
+    Step I by Cholesky is also timed, and its operations counted, alone, up to four times as many samples.
     """
     for samples in [*sizes, 2 * sizes[-1], 4 * sizes[-1]]:
-        rng = generator(run.seed, "growth")
-        used = membership(plan_batches("random", samples, 20, samples + 20, rng), samples)
-        sums = used @ torch.randn(samples, 256, dtype=torch.float64, generator=rng)
-        began = time.process_time()
-        separate_sums(used, sums)
-        first = time.process_time() - began
-        print(f"N = {samples}: I alone {first:.3f} CPU s, {1e9 * first / samples**3:.2f} ns x N^3", flush=True)
+        for parties in (1, 4):
+            step_one(samples, parties, run.seed)
     for samples in sizes:
         seconds = {}
         for route, rounds in (("anti-twins", 3 * samples // 20), ("random", samples + 20)):
-            setup = tables.Setup("mnist", samples=samples, batch=20, rounds=rounds, batches=route, whole=60)
-            seen, _ = tables.observed(dataset, setup, run)
+            setup = tables.federation.Setup("mnist", samples=samples, batch=20, rounds=rounds, batches=route, whole=60)
+            seen, _ = tables.federation.observed(dataset, setup, run)
             began = time.process_time()
             layers, _ = all_layers(seen, generator(run.seed, "attack"), first_layer)
             seconds[route] = time.process_time() - began
@@ -78,14 +120,16 @@ def main() -> None:
     torch.set_num_threads(1)
     tables = paper_tables("001")
     run = Run("full", asked.data_dir, "cpu", 2024)
-    dataset, why_not = tables.load("mnist", run)
+    dataset, why_not = tables.federation.load("mnist", run)
     if dataset is None:
         sys.exit(why_not)
     if asked.growth:
         growth(tables, dataset, run, asked.growth)
         return
-    setup = tables.Setup("mnist", samples=asked.samples, batch=asked.batch, rounds=3 * -(-asked.samples // asked.batch))
-    seen, examples = tables.observed(dataset, setup, run)
+    setup = tables.federation.Setup(
+        "mnist", samples=asked.samples, batch=asked.batch, rounds=3 * -(-asked.samples // asked.batch)
+    )
+    seen, examples = tables.federation.observed(dataset, setup, run)
     ours = []
     for label, effort in (("as good", Effort(plain=asked.iterations, again=())), ("to the end", Effort())):
         if label == "to the end" and asked.samples > 200:
@@ -93,11 +137,11 @@ def main() -> None:
         began = time.process_time()
         found = recover(seen, replace(effort, decoder=600), generator(run.seed, "attack"))
         seconds = time.process_time() - began
-        psnr = tables.outcome(found, examples, setup).score().value
+        psnr = tables.outcome.outcome(found, examples, setup).score().value
         ours.append((label, seconds, psnr))
         print(f"cafe, {label}: {seconds:.1f} CPU s for {psnr:.1f} dB in {setup.rounds} rounds", flush=True)
-    planned = tables.Planned("mnist", {}, stages=((8000 if asked.live else asked.rounds + 1, (1, 2, 3)),))
-    descent = tables.Descent(dataset, setup, run, planned)
+    planned = tables.descent.Planned("mnist", {}, stages=((8000 if asked.live else asked.rounds + 1, (1, 2, 3)),))
+    descent = tables.descent.Descent(dataset, setup, run, planned)
     marks: list[tuple[int, float, float]] = []
     while descent.done < planned.total and (not marks or marks[-1][2] < ours[0][2]):
         descent.forward(500 if asked.live else 1)

@@ -39,11 +39,11 @@ def timing(module: types.ModuleType, asked: argparse.Namespace, run: Run) -> Ite
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    dataset, _ = module.load("mnist", run)
+    dataset, _ = module.federation.load("mnist", run)
     sizes = {800: (40, 60, 4), 8000: (100, 240, 2)} if asked.scale == "full" else {80: (10, 24, 2)}
     for samples, (batch, rounds, attempts) in sizes.items():
-        setup = module.Setup("mnist", samples=samples, batch=batch, rounds=rounds)
-        seen, examples = module.observed(dataset, setup, run)
+        setup = module.federation.Setup("mnist", samples=samples, batch=batch, rounds=rounds)
+        seen, examples = module.federation.observed(dataset, setup, run)
         for attempt in range(attempts):
             rng, net = generator(run.seed, "attack"), seen.nets(0)
             began = clock()
@@ -52,7 +52,7 @@ def timing(module: types.ModuleType, asked: argparse.Namespace, run: Run) -> Ite
             between = clock()
             found = inverted(seen, net, layers, notes, Effort(), rng)
             ended = clock()
-            result = module.outcome(found, examples, setup, ended - began)
+            result = module.outcome.outcome(found, examples, setup, ended - began)
             yield {"samples": samples, "batch": batch, "rounds": rounds, "attempt": attempt,
                    "seconds": ended - began, "steps one and two": between - began, "step three": ended - between,
                    "evaluations": found.evaluations, "psnr": result.score().value, "note": result.note()}  # fmt: skip
@@ -75,7 +75,7 @@ def rows_of(part: str, module: types.ModuleType, run: Run) -> Iterator[Row]:
     ]
     if not cells:
         sys.exit(f"{part}: no cell of table {number} has these values.")
-    yield from module.results(cells, run)
+    yield from module.cells.results(cells, run)
 
 
 def one(asked: argparse.Namespace) -> None:

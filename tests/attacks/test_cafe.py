@@ -12,8 +12,9 @@ from fedspill.attacks.cafe.first_layer import first_layer
 from fedspill.attacks.cafe.free import _lengths, _Round
 from fedspill.attacks.cafe.invert import Effort
 from fedspill.attacks.cafe.lbfgs import Objective, minimise
-from fedspill.attacks.cafe.linear import Products, separate_sums
+from fedspill.attacks.cafe.linear import Products
 from fedspill.attacks.cafe.observed import observe
+from fedspill.attacks.cafe.plans import plan_of
 from fedspill.attacks.cafe.published import Published
 from fedspill.attacks.cafe.ranges import _leading
 from fedspill.attacks.cafe.unsort import reordered
@@ -102,11 +103,11 @@ def test_cholesky_and_fourier_agree_and_a_singular_plan_is_refused() -> None:
     used, rows = membership(batches, 30), torch.randn(30, 5, generator=rng(), dtype=torch.float64)
     mixed = torch.cat([used, used[:1]])  # one more round: no longer circulant
     for plan in (used, mixed):
-        torch.testing.assert_close(separate_sums(plan, plan @ rows).values, rows)
+        torch.testing.assert_close(plan_of(plan).separate(plan @ rows).values, rows)
     with pytest.raises(NotApplicable, match="29 rounds cannot take"):
-        separate_sums(used[:29], used[:29] @ rows)
+        plan_of(used[:29]).separate(used[:29] @ rows)
     with pytest.raises(NotApplicable, match="full column rank"):
-        separate_sums(used[:15].repeat(2, 1), used[:15].repeat(2, 1) @ rows)
+        plan_of(used[:15].repeat(2, 1)).separate(used[:15].repeat(2, 1) @ rows)
 
 
 def test_products_are_taken_apart_with_more_samples_than_outputs_and_batches_larger_than_them() -> None:
@@ -246,7 +247,7 @@ def test_compensation_is_kept_only_while_the_systems_close_better() -> None:
         before = recover_moving(observed, QUICK, rng(), passes=0)
         after = recover_moving(observed, QUICK, rng(), passes=3)
         assert after.residual <= before.residual
-        if before.residual > 0.1:
+        if before.residual > 0.045:
             assert after.passes == 0, "samples that tell nothing are not believed"
         if lr == 1e-3:
             assert psnr(after.x, digits()).median() >= psnr(before.x, digits()).median() - 0.5

@@ -5,6 +5,8 @@ from types import ModuleType
 
 import pytest
 
+from fedspill.attacks.cafe.invert import Effort
+from fedspill.attacks.cafe_exact import vouched
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run, published, tables
 
@@ -26,22 +28,22 @@ def test_tables_name_their_cells_before_any_is_run(code: ModuleType, tmp_path: P
     assert rates["mnist", "adam", 1e-6] is None
     terms = code.Regularizers().cells()
     assert {cell.constants.gamma for cell in terms} == {0.0, 1e-3}
-    rows = list(code.results(terms, Run("quick", tmp_path)))
+    rows = list(code.cells.results(terms, Run("quick", tmp_path)))
     assert len(rows) == len(terms) == 15
     assert {row.by for row in rows} == {"paper"}
 
 
 def test_real_digits_come_back_from_chosen_rounds(code: ModuleType, data_dir: Path) -> None:
     run = Run("full", data_dir, "cpu", seed=7)
-    dataset, _ = code.load("mnist", run)
-    setup = code.Setup("mnist", samples=12, batch=4, rounds=9, effort=code.Effort(decoder=300, again=(3e-2,)))
-    result = code.attacked(dataset, setup, run)
-    certified = code.vouched(result.found).all(1)
+    dataset, _ = code.federation.load("mnist", run)
+    setup = code.federation.Setup("mnist", samples=12, batch=4, rounds=9, effort=Effort(decoder=300, again=(3e-2,)))
+    result = code.outcome.attacked(dataset, setup, run)
+    certified = vouched(result.found).all(1)
     assert float(result.tiles[certified].mean()) > 70
     assert result.labels > 0.9
     assert result.chance < 30
     poor = result.tiles < 30
-    assert bool((~code.vouched(result.found))[poor].all()), "what is not recovered is flagged"
+    assert bool((~vouched(result.found))[poor].all()), "what is not recovered is flagged"
 
 
 def test_data_that_are_not_there_are_named(code: ModuleType, tmp_path: Path) -> None:

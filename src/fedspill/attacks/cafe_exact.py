@@ -13,7 +13,7 @@ from torch import Tensor
 from fedspill.attacks.base import Attack
 from fedspill.attacks.cafe.first_layer import COLUMNS, FREE, FirstLayer, empty, first_layer, moving_layer
 from fedspill.attacks.cafe.invert import Effort, Known, invert
-from fedspill.attacks.cafe.moving import Retold, as_if_still
+from fedspill.attacks.cafe.moving import as_if_still
 from fedspill.attacks.cafe.observed import NEEDED, Heard, Observed, observe, origins
 from fedspill.attacks.cafe.prediction import nearest_labels, settled
 from fedspill.attacks.cafe.unsort import undo_fakes
@@ -28,9 +28,7 @@ from fedspill.trace import View
 Step: TypeAlias = Callable[[Heard, Observed, torch.Generator], FirstLayer]
 
 _WORTH = 0.9  # of the best residual: a pass that brings less is the last
-_TOLD = 0.1  # residual up to which samples tell what the moving of the model did to their features
-_EXPLAINED = 0.45  # share of the gradients up to which samples may leave them unexplained and still be believed;
-_EXPLAINS = 0.93  # beyond it, those of the next pass must leave this much less
+_TOLD = 0.045  # residual up to which samples tell what the moving of the model did to their features
 _CLOSED = 1e-5  # residual of Step II that rounding of float32 gradients explains
 CERTIFIED = 3e-3  # relative error of the features up to which a sample is vouched for
 
@@ -121,19 +119,16 @@ def recover_moving(observed: Observed, effort: Effort, rng: torch.Generator, pas
     except NotApplicable:
         step = first_layer
         layers, notes = all_layers(observed, rng, step)
-    best = first = inverted(observed, net, layers, notes, effort, rng)
-    told: Retold | None = None
+    best = last = first = inverted(observed, net, layers, notes, effort, rng)
     for number in range(passes if first.residual < _TOLD else 0):
-        told = told or as_if_still(observed, place, best.x, best.labels, features_only=step is moving_layer)
-        layers, notes = all_layers(told.still, rng, step)
-        last = inverted(told.still, net, layers, notes, effort, rng, start=best.x)
-        again = as_if_still(observed, place, last.x, last.labels, features_only=step is moving_layer)
-        believed = told.unexplained < _EXPLAINED or again.unexplained < _EXPLAINS * told.unexplained
-        if not (last.residual < best.residual and believed):
+        still = as_if_still(observed, place, last.x, last.labels, features_only=step is moving_layer)
+        layers, notes = all_layers(still, rng, step)
+        last = inverted(still, net, layers, notes, effort, rng, start=best.x)
+        if not last.residual < best.residual:
             break
         note = f"moving model: {number + 1} passes of compensation, residual {last.residual:.1e}"
         enough = last.residual > _WORTH * best.residual
-        best, told = replace(last, notes=(*last.notes, note), passes=number + 1), again
+        best = replace(last, notes=(*last.notes, note), passes=number + 1)
         if enough:
             break
     return replace(best, uncompensated=first.x)

@@ -2,9 +2,8 @@
 
 Every round has a model of its own, which the server knows. From a first recovery at the model of the middle round it
 predicts what each round would have shown had the model stood still, subtracts the difference and recovers anew; a pass
-is kept only while the systems close better for it and its samples explain what was sent. Features change smoothly and
-are predicted well. Gradients v jump where a ReLU turns, so they are compensated only where no route does without them
-(free.py).
+is kept only while the systems close better for it. Features change smoothly and are predicted well. Gradients v jump
+where a ReLU turns, so they are compensated only where no route does without them (free.py).
 """
 
 from __future__ import annotations
@@ -39,23 +38,14 @@ def shown(net: VerticalNet, x: Tensor, labels: Tensor) -> Shown:
     return Shown(h, [v.float() for v in predicted(net, h, labels)])
 
 
-@dataclass(frozen=True, eq=False)
-class Retold:
-    """The same rounds as if the model had never moved, as some samples tell it, and how much of them they do not."""
-
-    still: Observed
-    unexplained: float  # relative: the products as sent, less what the samples make of each round's own model
-
-
-def as_if_still(observed: Observed, place: int, x: Tensor, labels: Tensor, *, features_only: bool) -> Retold:
-    """The rounds as if the model of `place` had never moved, judged by samples x (n, ...) and labels (n,).
+def as_if_still(observed: Observed, place: int, x: Tensor, labels: Tensor, *, features_only: bool) -> Observed:
+    """The same rounds as if the model of `place` had never moved, judged by samples x (n, ...) and labels (n,).
 
     With `features_only` every round keeps its own v.
     """
     still = shown(observed.nets(place), x, labels)
     sums = [heard.sums.clone() for heard in observed.heard]
     products: list[dict[int, Tensor]] = [dict(heard.products()) for heard in observed.heard]
-    energy = left = torch.zeros((), dtype=torch.float64, device=x.device)
     for number, batch in enumerate(observed.batches):
         batch = batch.to(x.device)
         there = shown(observed.nets(number), x[batch], labels[batch])
@@ -65,13 +55,11 @@ def as_if_still(observed: Observed, place: int, x: Tensor, labels: Tensor, *, fe
                 row = heard.rows.index(number)
                 sums[party][row] -= (there.v[party] - v).double().sum(0)
             if number in products[party]:
-                sent, told = products[party][number], there.h[party].T @ there.v[party]
-                energy, left = energy + sent.double().square().sum(), left + (sent - told).double().square().sum()
-                products[party][number] = sent - (told - h.T @ v)
+                products[party][number] = products[party][number] - (there.h[party].T @ there.v[party] - h.T @ v)
     heard_still = tuple(
         replace(heard, sums=sums[party], products=_again(products[party])) for party, heard in enumerate(observed.heard)
     )
-    return Retold(replace(observed, heard=heard_still), float((left / energy.clamp_min(1e-300)).sqrt()))
+    return replace(observed, heard=heard_still)
 
 
 def _again(products: dict[int, Tensor]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
