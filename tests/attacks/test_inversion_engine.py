@@ -1,6 +1,7 @@
 """The engine of reconstruction: gradients two ways, restarts as one batch, resuming, priors, recipes that recover."""
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -93,6 +94,13 @@ def test_norms_by_tensor_are_summed_and_not_squared() -> None:
     observed = [torch.tensor([3.0, 4.0]), torch.tensor([1.0])]
     candidate = [torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[0.0], [1.0]])]
     assert TensorNorms()(candidate, observed).tolist() == pytest.approx([1 / 6, 5 / 6])
+
+
+def test_a_wider_kernel_forgives_more() -> None:
+    candidate, observed = [torch.ones(1, 3)], [torch.tensor([0.0, 1.0, 2.0])]
+    narrow, wide = (float(GaussianKernel(width=width)(candidate, observed)) for width in (1.0, 100.0))
+    assert narrow == pytest.approx(1 - math.exp(-2))
+    assert wide == pytest.approx(1 - math.exp(-0.02))
 
 
 def test_only_the_cosine_does_not_care_for_scale() -> None:

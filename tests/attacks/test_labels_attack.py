@@ -137,6 +137,24 @@ def test_a_trained_model_is_read_with_labelled_samples(digits: Examples) -> None
     assert rate > 0.6
 
 
+def test_hidden_layers_tell_what_the_last_bias_does_not(digits: Examples) -> None:
+    model = Mlp(widths=(96, 96)).build((1, 8, 8), CLASSES, seed=3)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(digits.x[300:]), digits.y[300:]).backward()
+        optimizer.step()
+    training = LocalTraining(algorithm="fedsgd", batch_size=48)
+    guess, rate = attacked(digits, training, model=model, batch=48, labelled=True)
+    with_decay = {"name": "sgd", "weight_decay": 0.1}  # moves a layer out of its samples' span: not read
+    other, without = attacked(digits, training, model=model, batch=48, labelled=True, optimizer=with_decay)
+    assert set(guess.routes) == {"spanned"}
+    assert set(other.routes) == {"bayes"}
+    assert rate > without + 0.05
+    assert guess.confidence is not None
+    assert abs(float(guess.confidence.mean()) - rate) < 0.1
+
+
 @pytest.mark.parametrize("batch", [1, 2, 10])
 def test_tiny_batches_add_up(digits: Examples, batch: int) -> None:
     guess, rate = attacked(digits, LocalTraining(algorithm="fedsgd", batch_size=batch), batch=batch)
