@@ -1,4 +1,4 @@
-"""Labels: our label-count attack, one rule on what was observed that picks the reading of the last layer that fits."""
+"""Labels: our label-count attack, one rule on what was observed that picks the reading of the update that fits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Labels(Attack):
     """Solves the bias equation for whole counts instead of peeling labels off greedily.
 
     It uses what the adversary has: the model and auxiliary data (labelled for trained models) to measure the mean
-    probability, the update alone otherwise. Momentum and weight decay are taken out where the optimizer is known;
+    probability, the update alone otherwise. Of a trained model the hidden layers are read too. Momentum and weight decay are taken out where the optimizer is known;
     several clients' sum is read as one large batch; without a last bias the weight gradient is read. Each origin's
     confidence is the expected share of labels that are right.
     """
