@@ -41,7 +41,8 @@ class Labels(Attack):
     """Solves the bias equation for whole counts instead of peeling labels off greedily.
 
     It uses what the adversary has: the model and auxiliary data (labelled for trained models) to measure the mean
-    probability, the update alone otherwise. Of a trained model the hidden layers are read too. Momentum and weight decay are taken out where the optimizer is known;
+    probability, the update alone otherwise. Of a trained model the hidden layers are read too, as far as the update
+    looks like what the adversary rehearsed. Momentum and weight decay are taken out where the optimizer is known;
     several clients' sum is read as one large batch; without a last bias the weight gradient is read. Each origin's
     confidence is the expected share of labels that are right.
     """
