@@ -47,7 +47,7 @@ def by_name(layers: list[LayerSamples], weight: str) -> LayerSamples:
 def test_samples_of_the_batch_lie_within_its_span_and_others_do_not(digits: Examples, model: nn.Module) -> None:
     own, batch = digits.take(torch.arange(200)), torch.arange(24)
     tensors = summed(model, own.take(batch))
-    layer = by_name(sample_layers(model, own), "fc2.weight")
+    layer = by_name(sample_layers(model, own, 24), "fc2.weight")
     found = distance(layer, layer.change(tensors), len(batch), rng())
     inside, outside = found.logs[0, :24], found.logs[0, 24:]
     assert float(inside.median()) < float(outside.min())
@@ -60,9 +60,9 @@ def test_a_rehearsal_is_what_a_client_with_these_samples_would_send(digits: Exam
     tensors = summed(model, own.take(chosen))
     others = torch.ones(200, dtype=torch.bool)
     others[chosen] = False
-    layers = sample_layers(model, own)
-    assert [layer.weight for layer in layers] == ["fc1.weight", "fc2.weight", "head.weight"]
-    for layer in layers[:2]:
+    layers = sample_layers(model, own, len(chosen))
+    assert [layer.weight for layer in layers] == ["fc1.weight", "fc2.weight"]  # the head has room for none
+    for layer in layers:
         sent = distance(layer, layer.change(tensors), len(chosen), rng())
         rehearsed = rehearsed_distance(layer, chosen, sent.noise)
         off = (sent.logs - rehearsed)[:, others].abs()
@@ -73,22 +73,27 @@ def test_a_rehearsal_is_what_a_client_with_these_samples_would_send(digits: Exam
 def test_layers_that_samples_fill_are_not_looked_at(digits: Examples, model: nn.Module) -> None:
     own = digits.take(torch.arange(200))
     tensors = summed(model, own.take(torch.arange(24)))
-    layers = sample_layers(model, own)
+    layers = sample_layers(model, own, 24)
+    assert sample_layers(model, own, 90) == []
     assert by_name(layers, "fc2.weight").can_show(tensors, 24)
     assert not by_name(layers, "fc2.weight").can_show(tensors, 90)
-    assert not by_name(layers, "head.weight").can_show(tensors, 24)
     assert not by_name(layers, "fc2.weight").can_show({"fc2.weight": tensors["fc2.weight"]}, 24)
     broken = {**tensors, "fc2.weight": torch.full_like(tensors["fc2.weight"], torch.nan)}
     assert not by_name(layers, "fc2.weight").can_show(broken, 24)
 
 
-def test_convolutions_have_no_such_span(digits: Examples) -> None:
-    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 40), nn.ReLU(), nn.Linear(40, CLASSES))
-    layers = sample_layers(network, digits.take(torch.arange(20)))
-    assert [(layer.weight, tuple(layer.inputs.shape)) for layer in layers] == [
-        ("2.weight", (20, 145)),
-        ("4.weight", (20, 41)),
-    ]
+def test_convolutions_and_layers_used_twice_have_no_such_span(digits: Examples) -> None:
+    twice = nn.Linear(40, 40)
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 40), twice, nn.ReLU(), twice, nn.Linear(40, CLASSES)
+    )
+    layers = sample_layers(network, digits.take(torch.arange(300)), 4)
+    assert [(layer.weight, tuple(layer.inputs.shape)) for layer in layers] == [("2.weight", (300, 145))]
+
+
+def test_a_layer_that_nothing_reaches_is_survived() -> None:
+    layer = LayerSamples.of("w", None, torch.zeros(20, 30).double(), torch.zeros(20, 30).double())
+    assert bool(rehearsed_distance(layer, torch.arange(5), 1e-6).isfinite().all())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -107,7 +112,7 @@ def observed(stage: Stage, model: nn.Module, batches: list[Examples]) -> tuple[R
 
 def test_counts_are_read_off_spans_alone(digits: Examples, model: nn.Module) -> None:
     own = digits.take(torch.arange(500))
-    stage = Stage(tuple(sample_layers(model, own)[:2]), own.y, CLASSES)
+    stage = Stage(tuple(sample_layers(model, own, 40)), own.y, CLASSES)
     victims = digits.take(torch.arange(500, len(digits)))
     draws = torch.Generator().manual_seed(1)
     largest = torch.bincount(victims.y, minlength=CLASSES) // 2
@@ -129,7 +134,7 @@ def test_counts_are_read_off_spans_alone(digits: Examples, model: nn.Module) -> 
 
 def test_an_update_unlike_all_rehearsals_is_left_alone(digits: Examples, model: nn.Module) -> None:
     own = digits.take(torch.arange(500))
-    stage = Stage(tuple(sample_layers(model, own)[:2]), own.y, CLASSES)
+    stage = Stage(tuple(sample_layers(model, own, 40)), own.y, CLASSES)
     rehearsed, looks = observed(stage, model, [digits.take(torch.arange(600, 640))])
     noise = {name: torch.randn(tensor.shape, generator=rng()) for name, tensor in model.named_parameters()}
     strange, _ = stage.look(noise, 1.0, 40, rng())

@@ -15,7 +15,7 @@ from fedspill.attacks.spans import sample_layers
 from fedspill.data.base import Examples
 from fedspill.messages import Message
 
-_MOST_MODELS = 12  # of a trace that are rehearsed, a few seconds each
+_MOST_REHEARSALS = 12  # in a trace, a few seconds each
 _MOST_SAMPLES = 512  # in a batch; rehearsing grows with the cube
 
 
@@ -25,8 +25,8 @@ class SpanReader:
 
     probe: Probe
     rng: torch.Generator
-    _stages: dict[int, Stage] = field(default_factory=dict)
-    _rehearsed: dict[tuple[int, int], Rehearsed] = field(default_factory=dict)
+    _stages: dict[tuple[int, int], Stage] = field(default_factory=dict)  # by round and samples
+    _rehearsed: dict[tuple[int, int, int], Rehearsed] = field(default_factory=dict)  # and number of layers
 
     def read(self, messages: Sequence[Message], samples: int, scale: float, wanted: Tensor) -> SpanCounts:
         """Of messages with `samples` samples each; `scale` makes each a sum over these. wanted (messages,) bool."""
@@ -42,24 +42,26 @@ class SpanReader:
         return SpanCounts.joined(parts).rows(torch.tensor(order).argsort())
 
     def _of_round(self, messages: Sequence[Message], samples: int, scale: float) -> SpanCounts:
-        whole = self._stage(messages[0].round)
+        whole = self._stage(messages[0].round, samples)
         shown = [layer for layer in whole.layers if all(layer.can_show(m.tensors, samples) for m in messages)]
         stage = replace(whole, layers=tuple(shown))
         if not stage.can_rehearse(samples):
             return SpanCounts.none(len(messages), self.probe.classes)
+        key = (messages[0].round, samples, len(shown))
+        if key not in self._rehearsed and len(self._rehearsed) >= _MOST_REHEARSALS:
+            return SpanCounts.none(len(messages), self.probe.classes)
         seen = [stage.look(message.tensors, scale, samples, self.rng) for message in messages]
-        key = (messages[0].round, samples)
         if key not in self._rehearsed:
             noise = torch.stack([noise for _, noise in seen]).median(0).values
             self._rehearsed[key] = stage.rehearse(samples, noise.tolist(), self.rng)
         return span_counts(self._rehearsed[key], torch.stack([looks for looks, _ in seen]))
 
-    def _stage(self, number: int) -> Stage:
-        """Empty beyond as many models as are rehearsed."""
+    def _stage(self, number: int, samples: int) -> Stage:
+        """Empty beyond as many as are rehearsed."""
         assert self.probe.labels is not None
-        if number not in self._stages:
+        if (number, samples) not in self._stages:
             own = Examples(self.probe.inputs, self.probe.labels)
-            enough = len(self._stages) >= _MOST_MODELS
-            layers = [] if enough else sample_layers(self.probe.models[number], own)
-            self._stages[number] = Stage(tuple(layers), self.probe.labels, self.probe.classes)
-        return self._stages[number]
+            enough = len(self._rehearsed) >= _MOST_REHEARSALS
+            layers = [] if enough else sample_layers(self.probe.models[number], own, samples)
+            self._stages[number, samples] = Stage(tuple(layers), self.probe.labels, self.probe.classes)
+        return self._stages[number, samples]

@@ -8,7 +8,7 @@ like it were there, where the last bias only says how hard they were.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from fedspill.data.base import Examples
 
+_AT_ONCE = 128  # samples in one forward pass
 _LAYERS = 3  # that are looked at: the last ones
 _WIDEST = 16_384  # inputs of a layer that is looked at; more are a matter of memory
 _ABOVE_NOISE = 3.0  # singular values this much above the first one that no sample explains are kept
@@ -55,7 +56,7 @@ class LayerSamples:
         if weight is None or weight.ndim != 2 or (self.bias is not None and bias is None):
             return False
         fits = weight.shape[0] == self.signals.shape[1] and (bias is None or len(bias) == len(weight))
-        return fits and samples + _SPARE <= min(weight.shape) and bool(weight.isfinite().all())
+        return fits and _has_room(weight.shape, samples) and bool(weight.isfinite().all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,34 +67,67 @@ class Distance:
     noise: float  # the first singular value that no sample explains
 
 
-def sample_layers(model: nn.Module, own: Examples) -> list[LayerSamples]:
-    """The last linear layers that see one vector per sample, on labelled samples of the adversary's own."""
-    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    caught: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-
-    def catch(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        if output.ndim == 2 and given[0].shape[1] <= _WIDEST and output.requires_grad:
-            caught[module] = (given[0], output)
-
-    handles = [module.register_forward_hook(catch) for module in names]
-    try:
-        with torch.enable_grad():
-            device = next(model.parameters()).device
-            loss = functional.cross_entropy(model(own.x.to(device)), own.y.to(device), reduction="sum")
-            layers = [module for module in names if module in caught][-_LAYERS:]
-            signals = torch.autograd.grad(loss, [caught[module][1] for module in layers]) if layers else ()
-    finally:
-        for handle in handles:
-            handle.remove()
+def sample_layers(model: nn.Module, own: Examples, samples: int) -> list[LayerSamples]:
+    """The last linear layers that see one vector per sample and have room for `samples`, on labelled samples `own`."""
+    names = {
+        module: name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.in_features <= _WIDEST and _has_room(module.weight.shape, samples)
+    }
+    if not names:
+        return []
+    parts = [_caught(model, list(names), part) for part in _portions(own)]
+    seen = [module for module in names if all(module in part for part in parts)][-_LAYERS:]
     return [
         LayerSamples.of(
             f"{names[module]}.weight" if names[module] else "weight",
             (f"{names[module]}.bias" if names[module] else "bias") if module.bias is not None else None,
-            caught[module][0].detach().double().cpu(),
-            signal.double().cpu(),
+            torch.cat([part[module][0] for part in parts]),
+            torch.cat([part[module][1] for part in parts]),
         )
-        for module, signal in zip(layers, signals, strict=True)
+        for module in seen
     ]
+
+
+def _caught(model: nn.Module, layers: list[nn.Linear], own: Examples) -> dict[nn.Linear, tuple[Tensor, Tensor]]:
+    """Inputs and signals, in float64, of those layers that were used once, on one vector per sample."""
+    given: dict[nn.Linear, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
+
+    def catch(module: nn.Linear, inputs: tuple[Any, ...], output: Tensor) -> None:
+        given[module].append((inputs[0], output))
+
+    handles = [layer.register_forward_hook(catch) for layer in layers]
+    try:
+        with torch.enable_grad():
+            device = next(model.parameters()).device
+            loss = functional.cross_entropy(model(own.x.to(device)), own.y.to(device), reduction="sum")
+            used = {
+                layer: calls[0]
+                for layer, calls in given.items()
+                if len(calls) == 1
+                and calls[0][1].ndim == 2
+                and len(calls[0][1]) == len(own)
+                and calls[0][1].requires_grad
+            }
+            outputs = [output for _, output in used.values()]
+            signals = torch.autograd.grad(loss, outputs, allow_unused=True) if outputs else ()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {
+        layer: (inputs.detach().double().cpu(), signal.double().cpu())
+        for (layer, (inputs, _)), signal in zip(used.items(), signals, strict=True)
+        if signal is not None
+    }
+
+
+def _portions(own: Examples) -> list[Examples]:
+    return [own.take(rows) for rows in torch.split(torch.arange(len(own)), _AT_ONCE)]
+
+
+def _has_room(shape: Sequence[int], samples: int) -> bool:
+    """Whether a layer (out, in) leaves directions that none of so many samples explains."""
+    return samples + _SPARE <= min(shape)
 
 
 def distance(layer: LayerSamples, change: Tensor, samples: int, rng: torch.Generator) -> Distance:
@@ -114,7 +148,7 @@ def rehearsed_distance(layer: LayerSamples, chosen: Tensor, noise: float) -> Ten
     orthonormal, the change D^T A has the singular values of the small matrix H^T L.
     """
     inner, crossed = layer.input_gram[chosen][:, chosen], layer.input_gram[chosen]
-    ridge = 1e-10 * inner.diagonal().mean() * torch.eye(len(chosen), dtype=inner.dtype)
+    ridge = (1e-10 * inner.diagonal().mean() + _TINY**2) * torch.eye(len(chosen), dtype=inner.dtype)
     low = torch.linalg.cholesky(inner + ridge)
     powers, turned = torch.linalg.eigh(layer.signal_gram[chosen][:, chosen])
     sizes = powers.clamp_min(0).sqrt()
