@@ -7,38 +7,20 @@ the released constants on random batches of a model that stands still.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
+from functools import partial
 from typing import Any, ClassVar
 
+from fedspill import reproduce
 from fedspill.attacks.cafe.invert import Effort
 from fedspill.attacks.cafe.published import STEPS, Constants
 from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.federation.local import LocalTraining
 from fedspill.reproduce import Row, Run, Table, published
 
-
-def measuring(part: str) -> ModuleType:
-    """A module of measure/ beside this file."""
-    name = "fedspill_papers_001_measure"
-    if name not in sys.modules:
-        place = Path(__file__).with_name("measure")
-        spec = importlib.util.spec_from_file_location(
-            name, place / "__init__.py", submodule_search_locations=[str(place)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return importlib.import_module(f"{name}.{part}")
-
-
+measuring = partial(reproduce.measuring, __file__)
 federation, outcome, cells = measuring("federation"), measuring("outcome"), measuring("cells")
 matching, descent, altered = measuring("matching"), measuring("descent"), measuring("altered")
 Setup, attempt = federation.Setup, cells.attempt

@@ -7,16 +7,14 @@ shares, model and targets.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
+from fedspill import reproduce
 from fedspill.attacks.active.experiment import PUBLISHED, Recipes
 from fedspill.data.base import data_folder
 from fedspill.errors import DataMissing
@@ -27,19 +25,7 @@ SHORT = 20  # epochs of the trained attacks at quick scale
 DATA = ("adult", "cop-mode stand-in", "celeba")
 
 
-def measuring(part: str) -> ModuleType:
-    """A module of measure/ beside this file."""
-    name = "fedspill_papers_004_measure"
-    if name not in sys.modules:
-        place = Path(__file__).with_name("measure")
-        spec = importlib.util.spec_from_file_location(
-            name, place / "__init__.py", submodule_search_locations=[str(place)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return importlib.import_module(f"{name}.{part}")
+measuring = partial(reproduce.measuring, __file__)
 
 
 class Measured(Table, ABC):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fedspill.errors import UsageError
@@ -95,6 +99,21 @@ def published(paper: str, table_name: str) -> Any:
     if table_name not in figures:
         raise UsageError(f"{path} has no figures for table {table_name!r}.")
     return figures[table_name]
+
+
+def measuring(tables_file: str, part: str) -> ModuleType:
+    """A module of the folder measure/ beside a paper's tables: papers/ is no package, its folders begin with digits."""
+    place = Path(tables_file).with_name("measure")
+    name = f"fedspill_papers_{place.parent.name}_measure"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            name, place / "__init__.py", submodule_search_locations=[str(place)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return importlib.import_module(f"{name}.{part}")
 
 
 def verdict(
