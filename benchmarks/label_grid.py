@@ -170,14 +170,18 @@ def trained(network: Network, pool: Pools, seed: int, store: Path | None = None)
 
 
 def batches(cell: Cell, pool: Pools, number: int, seed: int) -> list[Examples]:
+    """An untrained network has seen no image, so its victims hold any but the adversary's.
+
+    (Of CIFAR-100 there are ten test images a class: a client with half of one class would hold each six times.)
+    """
+    trained = NETWORKS[cell.network].epochs > 0
+    images = pool.victims if trained else Examples.join([pool.train, pool.victims])
     partition = (
         HalfQuarterRest(batch=BATCH, shortage="reuse")
         if cell.labels == "unbalanced"
         else UniformBatch(batch=BATCH, reuse=True)
     )
-    return [
-        pool.victims.take(share) for share in partition.split(pool.victims, number, generator(seed, "grid", cell.name))
-    ]
+    return [images.take(share) for share in partition.split(images, number, generator(seed, "grid", cell.name))]
 
 
 def auxiliary(pool: Pools, seed: int, images: int = AUXILIARY) -> Examples:
@@ -225,6 +229,7 @@ class Outcome:
     routes: dict[str, int]
     accuracy: float
     seconds: float  # of `labels`, for all batches, forward passes included
+    network: int = 1  # its seed
 
     @property
     def means(self) -> dict[str, float]:
@@ -245,11 +250,11 @@ class Outcome:
 
 
 def run_cell(
-    cell: Cell, data_dir: Path | None, store: Path, number: int, seed: int, per_class: int | None, blind: bool
+    cell: Cell, data_dir: Path | None, store: Path, number: int, seeds: Seeds, per_class: int | None, blind: bool
 ) -> Outcome:
-    network = NETWORKS[cell.network]
+    network, seed = NETWORKS[cell.network], seeds.batches
     pool = _pools(network.data, data_dir)
-    model = trained(network, pool, network_seed(seed), store).eval()
+    model = trained(network, pool, seeds.network, store).eval()
     victims = batches(cell, pool, number, seed)
     images = AUXILIARY if per_class is None else per_class * pool.classes
     mine = auxiliary(pool, seed, images)
@@ -282,6 +287,7 @@ def run_cell(
         routes,
         accuracy(model, pool.victims),
         seconds,
+        seeds.network,
     )
 
 
@@ -295,9 +301,16 @@ def by_tenths(stated: torch.Tensor, right: torch.Tensor) -> list[list[float]]:
     return found
 
 
-def network_seed(seed: int) -> int:
-    """Networks of held-out runs are trained from other seeds than those of development."""
-    return 0 if seed == DEVELOPMENT else 1
+@dataclass(frozen=True)
+class Seeds:
+    """Networks of held-out runs are of other seeds than those of development."""
+
+    batches: int
+    network: int
+
+    @staticmethod
+    def of(batches: int, network: int | None) -> Seeds:
+        return Seeds(batches, network if network is not None else 0 if batches == DEVELOPMENT else 1)
 
 
 @cache
@@ -333,23 +346,23 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("label-grid-networks"), help="folder for trained networks")
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--seed", type=int, default=HELD_OUT, help=f"{DEVELOPMENT} is the development seed")
+    parser.add_argument("--network", type=int, help="seed of the networks: 0 in development, else 1")
     parser.add_argument("--per-class", type=int, help="auxiliary images a class instead of 1,000 in all")
     parser.add_argument("--blind", action="store_true", help="an adversary without data of its own")
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--quick", action="store_true", help="untrained cells, 5 batches")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    number, seeds = 5 if asked.quick else asked.batches, Seeds.of(asked.seed, asked.network)
     done: dict[str, Outcome] = {}
     if asked.out.exists():
         kept = json.loads(asked.out.read_text())["outcomes"]
-        done = {item["cell"]: Outcome(**item) for item in kept if item["seed"] == asked.seed}
-    number = 5 if asked.quick else asked.batches
+        found = [Outcome(**item) for item in kept]
+        done = {one.cell: one for one in found if Seeds(one.seed, one.network) == seeds}
     for cell in cells():
         wanted = asked.only in cell.name and not (asked.quick and NETWORKS[cell.network].epochs)
         if wanted and cell.name not in done:
-            done[cell.name] = run_cell(
-                cell, asked.data_dir, asked.store, number, asked.seed, asked.per_class, asked.blind
-            )
+            done[cell.name] = run_cell(cell, asked.data_dir, asked.store, number, seeds, asked.per_class, asked.blind)
             text = json.dumps({"outcomes": [asdict(item) for item in done.values()], **_total(done)}, indent=1)
             asked.out.write_text(text + "\n")
         if wanted:

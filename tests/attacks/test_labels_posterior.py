@@ -122,6 +122,26 @@ def test_the_lattice_finds_drift_and_scale(kind: int, time: float, scale: float)
     assert bool((found.amounts.round()[small] == true.double()[small]).all())
 
 
+@pytest.mark.parametrize("drawn", [0.6, 1.4, 4.0])
+def test_a_rare_class_whose_sample_raised_it_is_still_seen(drawn: float) -> None:
+    """It draws probability for the steps that follow, and reads as less than its sample: none, or less than none."""
+    classes, samples, time = 100, 130, 6.5
+    steps = Steps.of(Schedule(samples, 13))
+    true = unbalanced(classes, samples, 6, seed=5)
+    start = (0.3 * torch.randn(6, classes, generator=rng(1), dtype=torch.float64)).softmax(1)
+    row = torch.arange(6)
+    single, absent = (true == 1).double().argmax(1), (true == 0).double().argmax(1)
+    bias = time * start - true / 13
+    bias[row, single] += drawn / 13
+    major = true > 10
+    bias = bias - major * bias.sum(1, keepdim=True) / major.sum(1, keepdim=True)
+    found = fit(bias, start, start, steps)
+    assert (found.kind == SLOW).all()
+    assert bool(found.small[row, single].all())
+    assert found.amounts[row, single].tolist() == [1.0] * 6
+    assert bool((found.amounts[row, absent].abs() < 0.1).all())
+
+
 def test_a_clipped_gradient_is_read_at_its_own_scale() -> None:
     true = unbalanced(100, 128, 10, seed=9)
     bias = 0.13 * (torch.full((10, 100), 0.01, dtype=torch.float64) - true / 128)

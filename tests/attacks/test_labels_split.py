@@ -60,6 +60,16 @@ def test_a_model_that_settled_on_one_class_is_read_by_its_push(amounts: Tensor) 
     assert torch.equal(found, by_push(bias, major, left))
 
 
+def test_a_fast_drift_is_read_between_push_and_field(amounts: Tensor) -> None:
+    bias, start, end = drifted(amounts, 1.0)
+    major, left = amounts > 10, torch.tensor([[96.0]], dtype=torch.float64)
+    found = shared(bias, major, left, start, end, torch.tensor([5.0], dtype=torch.float64), SAMPLES, STEPS)
+    push = by_push(bias, major, left)
+    field = by_field(bias, major, left, start, SAMPLES, STEPS, push)
+    part = (found - push)[major] / (field - push)[major]
+    assert bool(((part > 0) & (part <= 0.5)).all())  # half of the way where the two agree
+
+
 def test_no_major_class_is_no_sample() -> None:
     bias, start, end = drifted(torch.full((1, CLASSES), SAMPLES / CLASSES, dtype=torch.float64), 0.3)
     none = torch.zeros(1, CLASSES, dtype=torch.bool)

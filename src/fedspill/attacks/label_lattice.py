@@ -35,6 +35,7 @@ _CELLS = 4_000_000
 _TOLD_APART = 12.0  # counts above are too many to be told apart by their distance from whole numbers
 _MANY_EACH = 5  # samples per class from which hardly any class is absent
 _TYPICALLY_WHOLE = 0.05  # the median distance of such counts
+_AT_ZERO, _SPREADS = 0.2, 6.0  # an absent class lies this near zero, or within so many typical distances
 _WHOLE = 0.03  # mean squared distance of counts that are whole; 0.083 is that of any number
 
 
@@ -95,17 +96,29 @@ def _fit(bias: Tensor, start: Tensor, end: Tensor | None, steps: Steps) -> Latti
     score = score.masked_fill(~possible, torch.inf)
     best = score.argmin(1)
     row = torch.arange(len(x))
-    kept = small[row, best]
+    kept, read = small[row, best], x[row, best]
     off = torch.where(kept, distance[row, best].abs(), torch.nan)
+    noise = off.nanmedian(1).values.nan_to_num(0.5)
+    risen = _risen(read, kind[best], noise)
     return Lattice(
         score[row, best],
         kind[best],
         time[best],
         spacing[best],
-        x[row, best],
-        kept,
-        off.nanmedian(1).values.nan_to_num(0.5),
+        torch.where(risen, torch.ones_like(read), read),
+        kept | risen,
+        noise,
     )
+
+
+def _risen(amounts: Tensor, kind: Tensor, noise: Tensor) -> Tensor:
+    """(origins, classes) bool: rare classes that read as none, or less, but were there.
+
+    Absent classes share one fate and all lie at zero. One that does not had a sample, which raised it for the steps
+    that followed, now and then so far that it led: the more it drew, the less it reads as.
+    """
+    near = (_SPREADS * noise).clamp_min(_AT_ZERO)[:, None]
+    return (kind == SLOW)[:, None] & (amounts < 0.5) & (amounts.abs() > near)
 
 
 def undrifted(bias: Tensor, start: Tensor, steps: Steps) -> Tensor:

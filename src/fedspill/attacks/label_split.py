@@ -8,8 +8,8 @@ lattice has the counts of the others. What is not known is how it was shared, an
     path     logits go from the model before to the model after as (t / S)^g, with g from the known total
     field    logits follow the mean labels at a rate that makes up the known total; amounts and way in turns
 
-A slow drift is read by the path. A faster one is oscillation that no single reading describes: the mean of the three as
-far as path and field agree, the push alone where they do not or where the model after has settled on one class.
+A slow drift is read by the path. A faster one is oscillation that no single reading describes: the mean of push and
+field as far as these agree, the push alone where they do not or where the model after has settled on one class.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 _POINTS = 20  # of the way, at most
 _HALVINGS = 20
 _TURNS = 12  # between amounts and way
-_AGREEMENT = 0.2  # share of the samples by which path and field may differ
+_AGREEMENT = 0.2  # share of the samples by which push and field may differ
 _SETTLED = 0.5  # probability of one class after training
 _CALM, _FAST = 0.95, 0.75  # T / S of a drift that is slow, and of one that is not
 _TINY = 1e-12
@@ -39,9 +39,9 @@ def shared(
     push = by_push(bias, major, left)
     path = by_path(bias, major, left, start, end, samples, steps)
     field = by_field(bias, major, left, start, samples, steps, push)
-    apart = (path - field).abs().sum(1, keepdim=True) / (2 * left.clamp_min(1))
+    apart = (push - field).abs().sum(1, keepdim=True) / (2 * left.clamp_min(1))
     agreed = (-(apart / _AGREEMENT).square()).exp() * (end.amax(1, keepdim=True) < _SETTLED)
-    mixed = agreed * (push + path + field) / 3 + (1 - agreed) * push
+    mixed = agreed * (push + field) / 2 + (1 - agreed) * push
     calm = ((time / steps - _FAST) / (_CALM - _FAST)).clamp(0, 1)[:, None]
     return calm * path + (1 - calm) * mixed
 
