@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("full-003"))
     parser.add_argument("--seed", type=int, default=2024)
     parser.add_argument("--batches", type=int, help="fewer than 100, to try")
+    parser.add_argument("--models", nargs="+", help="of tables 1 and 4, some of the four only, e.g. resnet32")
     asked = parser.parse_args()
     without = stand_in_for_scipy()
     import torch
@@ -52,6 +53,8 @@ def main() -> None:
 
     torch.set_num_threads(min(4, int(os.environ.get("OMP_NUM_THREADS", "4"))))
     module = paper_tables("003")
+    if asked.models:
+        module.MODELS = {name: module.MODELS[name] for name in asked.models}
     if asked.batches:
         whole = module.attacked
         module.attacked = lambda setup, number, run, **more: whole(setup, min(number, asked.batches), run, **more)

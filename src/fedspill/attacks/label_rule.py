@@ -38,6 +38,8 @@ PEAKED = 0.3  # how much surer single answers are than the mean answer
 STILL = 0.5  # samples: the most that drift may move a count, to count as none
 CALM = 0.075  # the same where there is no lattice to turn to, per sample
 FAIR_FIT = 0.03  # of the lattice, per class
+LEADS = 12.0  # samples of a class that the others' probabilities make room for
+SLOWED = 0.9  # T / S of a drift that is one
 FEW_CLASSES = 50  # too few rare ones below for a lattice to be seen
 BLUR = 0.6  # relative doubt about a mean probability at the end of a violent drift
 
@@ -143,8 +145,11 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
         on_lattice = lattice.score < FAIR_FIT * classes
         shrunk = lattice.kind == SCALED
         scaled = on_lattice & shrunk & ~unscaled(bias, seen.start, steps)
+        slowed = lattice.time < SLOWED * steps.number
+        if seen.end is not None:  # where no class leads, single samples move their classes, and measuring is enough
+            still = still | ~(slowed | (steps.unit * (steps.number * seen.start - bias) > LEADS).any(1))
         # A model that broke down may end where it began: the update itself says whether it stayed there.
-        still = still & ~(on_lattice & ~shrunk & (lattice.time < 0.9 * steps.number) & ~whole)
+        still = still & ~(on_lattice & ~shrunk & slowed & ~whole)
     names = []
     for index in range(origins):
         if bool(trained[index]):
