@@ -49,10 +49,6 @@ def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limit
         raise InputRefused(f"{path} is not a sound safetensors file: {error}.") from None
 
 
-def tensor_names(path: Path, limits: Limits = LIMITS) -> list[str]:
-    return sorted(check_safetensors(path, limits))
-
-
 def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
     """The header of a safetensors file, read under the limits before anything is allocated."""
     try:

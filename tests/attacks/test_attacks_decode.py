@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.decode import decode_counts
+from fedspill.attacks.decode import Steps, decoded
+from fedspill.attacks.label_posterior import best_tails
 from fedspill.federation.schedule import Schedule
+
+
+def decode_counts(bias: Tensor, probability: Tensor, schedule: Schedule) -> Tensor:
+    """Counts (batches, classes); bias (batches, classes) is summed over the steps of one pass."""
+    steps = Steps.of(schedule)
+    return best_tails(decoded(steps.unit * (steps.number * probability - bias), steps))
 
 
 def bias_of(steps: list[list[int]], probability: Tensor) -> Tensor:

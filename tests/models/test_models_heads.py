@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, prune
 
 from fedspill import registry
 from fedspill.errors import NoHead
-from fedspill.models.heads import FirstLayer, Head, first_linear, last_linear
+from fedspill.models.heads import Head, last_linear
 
 needs_torchvision = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 
@@ -92,7 +92,6 @@ def test_watching_changes_nothing() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     last_linear(network, X)
-    first_linear(network, X)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(state[key], value) for key, value in network.state_dict().items())
     assert [module.training for module in layers] == [True, True, True, True, False, True]
@@ -122,7 +121,6 @@ def test_a_linear_layer_alone_is_its_own_head() -> None:
 def test_execution_order_beats_registration_order() -> None:
     network = Forward(lambda self, x: self.last(self.first(x)), last=nn.Linear(4, 2), first=nn.Linear(6, 4))
     assert last_linear(network, X).name == "last"
-    assert first_linear(network, X).name == "first"
     assert last_linear(network).name == "first"  # all that can be known without an example
 
 
@@ -299,43 +297,3 @@ def test_refused_without_an_example(network: nn.Module, words: str) -> None:
 def test_an_activation_registered_last_does_not_hide_the_head() -> None:
     network = Forward(lambda self, x: self.fc(self.relu(x)), fc=nn.Linear(6, 2), relu=nn.ReLU())
     assert last_linear(network) == last_linear(network, X)
-
-
-def test_the_first_layer_of_an_mlp_reads_the_input_itself() -> None:
-    network = registry.make("models", "mlp", {"widths": [5]}).build((1, 2, 3), 4, seed=0)
-    x = X.view(3, 1, 2, 3)
-    expected = FirstLayer("fc1", "fc1.weight", "fc1.bias", units=5, features=6, reads_input=True)
-    assert first_linear(network, x) == expected
-    scrambled = x.permute(0, 1, 3, 2).contiguous().permute(0, 1, 3, 2)
-    assert not scrambled.is_contiguous()
-    assert first_linear(network, scrambled) == expected
-
-
-def test_the_first_layer_behind_convolutions_or_a_normalisation_does_not() -> None:
-    lenet = registry.make("models", "lenet5").build((1, 28, 28), 10, seed=0)
-    assert first_linear(lenet, torch.zeros(2, 1, 28, 28)) == FirstLayer(
-        "fc1", "fc1.weight", "fc1.bias", 120, 400, False
-    )
-    shifted = Forward(lambda self, x: self.fc(x - 1), fc=nn.Linear(6, 2, bias=False))
-    assert first_linear(shifted, X) == FirstLayer("fc", "fc.weight", None, 2, 6, False)
-
-
-@pytest.mark.parametrize("case", ["run twice", "weight norm", "pruned", "subclass", "lazy", "per token", "tied"])
-def test_refused_first_layers(case: str) -> None:
-    with pytest.raises(NoHead) as caught:
-        first_linear(REFUSED[case][0], X)
-    assert caught.value.remedy
-
-
-def test_no_first_layer() -> None:
-    with pytest.raises(NoHead, match=r"first linear layer; it has no torch.nn.Linear"):
-        first_linear(nn.Sequential(nn.ReLU()), X)
-    with pytest.raises(NoHead, match=r"none of its torch.nn.Linear layers runs"):
-        first_linear(Forward(lambda self, x: x, fc=nn.Linear(6, 2)), X)
-
-
-@needs_torchvision
-def test_the_first_linear_layer_of_a_transformer_runs_per_token() -> None:
-    network = registry.make("models", "vit", {"hidden": 12, "layers": 1, "mlp": 8}).build((3, 32, 32), 5, seed=0)
-    with pytest.raises(NoHead, match="one row per example"):
-        first_linear(network, torch.zeros(2, 3, 32, 32))

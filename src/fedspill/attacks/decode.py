@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.attacks.label_posterior import CountGrid, Posterior, best_tails, more_likely, posterior
+from fedspill.attacks.label_posterior import CountGrid, Posterior, more_likely, posterior
 from fedspill.federation.schedule import Schedule
 
 _NOISES = (0.003, 0.02, 0.1, 0.3)  # levels of noise that are tried, in samples
@@ -46,15 +46,6 @@ class Steps:
     def heaviest(self) -> float:
         """What a sample of the short step weighs, an ordinary one being 1."""
         return self.unit / self.short if self.short else 1.0
-
-
-def decode_counts(bias: Tensor, mean_probability: Tensor, schedule: Schedule) -> Tensor:
-    """Counts (batches, classes) int64 that add up to the schedule's samples.
-
-    bias (batches, classes): step gradients summed over one pass; mean_probability: the same shape or broadcastable.
-    """
-    steps = Steps.of(schedule)
-    return best_tails(decoded(steps.unit * (steps.number * mean_probability - bias), steps))
 
 
 def decoded(observed: Tensor, steps: Steps, least_noise: Tensor | None = None) -> Posterior:

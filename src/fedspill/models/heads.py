@@ -1,4 +1,4 @@
-"""Which layer leaks: the last linear layer, whose gradient tells labels, and the first, whose gradient tells inputs.
+"""Which layer leaks labels: the last linear one.
 
 Attacks read parameters by name, so the layer must be one whose gradient means what they take it to mean: a plain
 `features @ weight.T + bias` that runs once per input and has its parameters to itself. Whatever else is refused, with
@@ -34,18 +34,6 @@ class Head:
     features: int
 
 
-@dataclass(frozen=True)
-class FirstLayer:
-    """The first linear layer; `weight` (units, features) and `bias` (units) are parameter names of the model."""
-
-    name: str
-    weight: str
-    bias: str | None
-    units: int
-    features: int
-    reads_input: bool  # its features are the model's flattened input itself
-
-
 def last_linear(model: nn.Module, example: Tensor | None = None, *, classes: int | None = None) -> Head:
     """The linear layer that gives the model's logits; with `classes`, it must have as many outputs.
 
@@ -64,23 +52,6 @@ def last_linear(model: nn.Module, example: Tensor | None = None, *, classes: int
             remedy="Build the model for the data's classes.",
         )
     return Head(name, *_parameter_names(name, layer), layer.out_features, layer.in_features)
-
-
-def first_linear(model: nn.Module, example: Tensor) -> FirstLayer:
-    """The linear layer that runs first: the first fully connected one."""
-    _refuse_lazy(model)
-    example = example.contiguous()
-    watched = _watch(model, example)
-    if not watched.calls:
-        raise _no_linear(model, "first")
-    call = watched.calls[0]
-    _refuse_repeated(call, watched, example)
-    _refuse_indirect(model, call.name, call.layer)
-    _refuse_overridden(call)
-    reads_input = call.features.data_ptr() == example.data_ptr() and call.features.numel() == example.numel()
-    layer = call.layer
-    names = _parameter_names(call.name, layer)
-    return FirstLayer(call.name, *names, layer.out_features, layer.in_features, reads_input)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +178,7 @@ def _registered_last(model: nn.Module) -> tuple[str, nn.Linear]:
         if isinstance(layer, nn.Linear) and not isinstance(layer, NonDynamicallyQuantizableLinear)
     ]
     if not linears:
-        raise _no_linear(model, "last")
+        raise _no_linear(model)
     position, last_name, last = linears[-1]
     doubtful = [
         f"{name!r} ({type(layer).__name__})"
@@ -225,11 +196,11 @@ def _registered_last(model: nn.Module) -> tuple[str, nn.Linear]:
     return last_name, last
 
 
-def _no_linear(model: nn.Module, which: str) -> NoHead:
+def _no_linear(model: nn.Module) -> NoHead:
     some = any(isinstance(layer, nn.Linear) for layer in model.modules())
     found = "none of its torch.nn.Linear layers runs" if some else "it has no torch.nn.Linear layer"
     return NoHead(
-        f"Expected a model with a {which} linear layer; {found}.",
+        f"Expected a model with a last linear layer; {found}.",
         remedy=_UNSEEN,
     )
 
