@@ -8,6 +8,7 @@ batch of an untrained table meets a freshly initialised network; the same batche
 from __future__ import annotations
 
 import copy
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from fedspill.data.fashion_subclasses import FashionSubclasses
 from fedspill.defenses.base import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
-from fedspill.errors import DataMissing
+from fedspill.errors import DataMissing, NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import LocalTraining
 from fedspill.guesses import Inputs, LabelCounts
@@ -54,6 +55,8 @@ from fedspill.reproduce import By, Row, Run, Table, not_runnable, published, ver
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import Keep, MemoryTrace, Origin, Truth
+
+log = logging.getLogger("fedspill.papers")
 
 METRIC = "ASR, percent of labels"
 TOLERANCE = 2.0  # points
@@ -581,7 +584,7 @@ def attack_batches(setup: Setup, number: int, run: Run, *, algorithm: str = "fed
 
 
 def attacked(setup: Setup, number: int, run: Run, *, algorithm: str = "fedavg") -> tuple[dict[str, Tensor], Tensor]:
-    """Counts (batches, classes) by attack, and the true ones."""
+    """Counts (batches, classes) by attack, and the true ones; batches on which a network diverged are left out."""
     shares = setup.partition.split(setup.victims, number, generator(run.seed, "batches", setup.batch))
     counts: dict[str, list[Tensor]] = {}
     truths = []
@@ -595,15 +598,24 @@ def attacked(setup: Setup, number: int, run: Run, *, algorithm: str = "fedavg") 
         ours: dict[str, Attack] = {OURS: Labels()}
         if setup.defenses:
             ours = {UNAWARE: Labels(), **ours}
-        for name, attack in {**setup.attacks, **ours}.items():
-            whole = name in ours or isinstance(attack, LLBGAux)
-            seen = trace if whole else _head_only(trace, network)
-            told = {"defense": setup.defenses} if setup.defenses and name == OURS else {}
-            guess = attack(seen.view(CURIOUS_SERVER, knowledge={**known, **told}), seed=run.seed)
-            assert isinstance(guess, LabelCounts)
+        found: dict[str, LabelCounts] = {}
+        try:
+            for name, attack in {**setup.attacks, **ours}.items():
+                whole = name in ours or isinstance(attack, LLBGAux)
+                seen = trace if whole else _head_only(trace, network)
+                told = {"defense": setup.defenses} if setup.defenses and name == OURS else {}
+                guess = attack(seen.view(CURIOUS_SERVER, knowledge={**known, **told}), seed=run.seed)
+                assert isinstance(guess, LabelCounts)
+                found[name] = guess
+        except NotApplicable as reason:
+            if index == number - 1 and not truths:
+                raise
+            log.warning("batch %d of %d is left out: %s", index + 1, number, reason)
+            continue
+        for name, guess in found.items():
             counts.setdefault(name, []).append(guess.counts)
-        truths.append(true_counts(guess, trace.truth()))
-    return {name: torch.cat(found) for name, found in counts.items()}, torch.cat(truths)
+        truths.append(true_counts(found[OURS], trace.truth()))
+    return {name: torch.cat(each) for name, each in counts.items()}, torch.cat(truths)
 
 
 def reconstructed(

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fedspill.errors import NotApplicable
 from fedspill.reproduce import Run, published, table, tables
 
 NAMES = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13", "14")
@@ -37,6 +39,27 @@ def test_the_activations_leak_as_printed(data_dir: Path) -> None:
     assert found["relu", "labels"].measured is not None
     assert found["relu", "labels"].measured > 99.5
     assert abs((found["relu", "llbg"].measured or 0) - 99.56) < 3
+
+
+def test_a_batch_on_which_the_network_diverged_is_left_out(data_dir: Path) -> None:
+    table("003/1")
+    module: Any = sys.modules["fedspill_papers_003"]
+    run = Run(data_dir=data_dir)
+    dataset, _ = module.load_images(module.Cifar100(normalize=True), run)
+    setup = module._unbalanced(dataset, module._fresh(module.Mlp(widths=(16,)), dataset, run), 128, run)
+
+    def first_breaks_down(index: int) -> Any:
+        network = setup.network(index)
+        if index == 0:
+            torch.nn.init.constant_(network.head.weight, torch.nan)
+        return network
+
+    broken = dataclasses.replace(setup, network=first_breaks_down)
+    counts, real = module.attacked(broken, 2, run)
+    assert len(real) == 1
+    assert all(len(found) == 1 for found in counts.values())
+    with pytest.raises(NotApplicable, match="NaN"):
+        module.attacked(broken, 1, run)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedspill.attacks.decode import Steps, decoded
 from fedspill.attacks.ebi import ebi_counts
 from fedspill.attacks.label_bayes import Hardness, bayes_counts, class_independent, hardness, leakage
-from fedspill.attacks.label_lattice import SCALED, Lattice, fit, lattice_table, undrifted, unscaled
+from fedspill.attacks.label_lattice import SCALED, SLOW, Lattice, fit, lattice_table, undrifted, unscaled
 from fedspill.attacks.label_posterior import CountGrid, Posterior, certainty, decide, more_likely, posterior
 from fedspill.attacks.probe import Outlook
 from fedspill.attacks.span_counts import SpanCounts
@@ -147,7 +147,8 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
         scaled = on_lattice & shrunk & ~unscaled(bias, seen.start, steps)
         slowed = lattice.time < SLOWED * steps.number
         if seen.end is not None:  # where no class leads, single samples move their classes, and measuring is enough
-            still = still | ~(slowed | (steps.unit * (steps.number * seen.start - bias) > LEADS).any(1))
+            leads = (steps.unit * (steps.number * seen.start - bias) > LEADS).any(1)
+            still = still | (on_lattice & (lattice.kind == SLOW) & ~slowed & ~leads)
         # A model that broke down may end where it began: the update itself says whether it stayed there.
         still = still & ~(on_lattice & ~shrunk & slowed & ~whole)
     names = []
