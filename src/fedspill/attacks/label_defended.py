@@ -26,7 +26,8 @@ from fedspill.attacks.ebi import ebi_counts
 from fedspill.attacks.known_wire import KnownWire
 from fedspill.attacks.label_bayes import leakage
 from fedspill.attacks.label_posterior import Posterior, apportioned, best_tails, certainty, posterior
-from fedspill.attacks.label_rule import Reading, is_trained, mixed_hardness, read
+from fedspill.attacks.label_readings import is_trained, mixed_hardness
+from fedspill.attacks.label_rule import Reading, read
 from fedspill.attacks.label_sight import Seen
 from fedspill.attacks.probe import Outlook
 

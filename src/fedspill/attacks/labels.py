@@ -15,7 +15,8 @@ from fedspill.attacks.base import Attack
 from fedspill.attacks.decode import Steps
 from fedspill.attacks.known_wire import KnownWire
 from fedspill.attacks.label_defended import read_defended
-from fedspill.attacks.label_rule import ROUTES, Reading, bias_from_weights, is_trained, read
+from fedspill.attacks.label_readings import bias_from_weights, is_trained
+from fedspill.attacks.label_rule import ROUTES, Reading, read
 from fedspill.attacks.label_sight import look
 from fedspill.attacks.label_spans import SpanReader
 from fedspill.attacks.last_layer import LABEL_NEEDS, LastLayer, is_update, read_last_layer
