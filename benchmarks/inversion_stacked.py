@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
+from inversion_products import by_products
+from inversion_replay import Recorded, RecordedPriors, Recording
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -31,7 +33,8 @@ class Networks:
 
     @staticmethod
     def of(models: Sequence[nn.Module], device: str) -> Networks:
-        skeleton = copy.deepcopy(models[0]).to(device)
+        skeleton = copy.deepcopy(models[0]) if device == "cpu" else by_products(models[0])
+        skeleton = skeleton.to(device)
         parameters = [dict(model.named_parameters()) for model in models]
         buffers = [{name: b for name, b in model.named_buffers() if b.is_floating_point()} for model in models]
         return Networks(skeleton, _stacked(parameters, device), _stacked(buffers, device))
@@ -130,53 +133,36 @@ def search(
     box: Box,
     classes: int,
     rng: torch.Generator,
+    start: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The best restart of every batch, (S, B, *sample), and its loss (S,); observed and targets have an axis S.
+    """The best restart of every batch, (S, B, *sample), and its loss (S,); observed, targets and start have an axis S.
 
-    The recipe's parts are those of this file; its restarts are those of one batch.
+    The recipe's parts are those of this file; its restarts are those of one batch: start (S, restarts, B, *sample).
     """
     count, restarts = len(observed[0]), recipe.restarts
     stacked = replace(recipe, restarts=count * restarts, enough=-1.0)
     given = None if targets is None else targets.repeat_interleave(restarts, 0)
     match = networks.gradients(restarts)
-    found = reconstruct(stacked, match, observed, shape, classes, rng=rng, targets=given, box=box)
+    first = start.flatten(0, 1)
+    if first.is_cuda:
+        stacked, match = recorded(stacked, match, observed, first, classes)
+    found = reconstruct(stacked, match, observed, shape, classes, rng=rng, targets=given, box=box, start=first)
     loss = found.loss.unflatten(0, (count, restarts))
     best = torch.where(loss.isfinite(), loss, torch.inf).argmin(1)
     every = torch.arange(count, device=best.device)
     return found.x.unflatten(0, (count, restarts))[every, best].detach(), loss[every, best]
 
 
-def by_batch(model: nn.Module) -> nn.Module:
-    """A copy whose batch norms normalise by the statistics of whatever batch comes, as in a training step."""
-    free = copy.deepcopy(model)
-    for layer in free.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.track_running_stats = False
-            layer.running_mean = layer.running_var = layer.num_batches_tracked = None
-    return free
-
-
-@torch.no_grad()
-def with_statistics_of(model: nn.Module, x: Tensor) -> nn.Module:
-    """A copy, in evaluation mode, whose running statistics are those of a training step on x.
-
-    A client that trains sends them: they are what its step did to the buffers.
-    """
-    told, twin = copy.deepcopy(model).eval(), by_batch(model)
-    names = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    seen: dict[str, Tensor] = {}
-    handles = [
-        twin.get_submodule(name).register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0]}))
-        for name in names
-    ]
-    twin(x)
-    for handle in handles:
-        handle.remove()
-    for name in names:
-        layer, features = told.get_submodule(name), seen[name].transpose(0, 1).flatten(1)
-        layer.running_mean.copy_(features.mean(1))
-        layer.running_var.copy_(features.var(1, unbiased=False))
-    return told
+def recorded(
+    recipe: Recipe, match: Gradients, observed: Sequence[Tensor], x: Tensor, classes: int
+) -> tuple[Recipe, Gradients]:
+    """The same recipe and gradients, to be replayed from a GPU's recordings; x (R, B, *sample) are any inputs."""
+    targets = x.new_full((*x.shape[:2], classes), 1 / classes)
+    distance = Recording(lambda x, targets: recipe.objective(match(x, targets), observed), x, targets)
+    priors: tuple[Prior, ...] = recipe.priors
+    if priors:
+        priors = (RecordedPriors(Recording(lambda x: torch.stack([p(x) for p in recipe.priors]).sum(0), x)),)
+    return replace(recipe, objective=Recorded(), priors=priors), lambda x, targets: [distance(x, targets)]
 
 
 def _stacked(tables: Sequence[dict[str, Tensor]], device: str) -> dict[str, Tensor]:

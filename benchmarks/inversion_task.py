@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from inversion_stacked import Networks, by_batch, with_statistics_of
+from inversion_stacked import Networks
+from inversion_twins import by_batch, with_statistics_of
 from inversion_workloads import Pictures
 from torch import Tensor, nn
 from torch.nn import functional
@@ -99,22 +100,23 @@ class Task:
 
     def at(self, places: Sequence[int]) -> Task:
         """The batches at these places, as often as they are named."""
-        seeds, models = (tuple(table[place] for place in places) for table in (self.seeds, self.models))
         some = list(places)
+        seeds, models = tuple(self.seeds[p] for p in some), tuple(self.models[p] for p in some)
         return replace(self, seeds=seeds, models=models, x=self.x[some], targets=self.targets[some])
 
     def repeated(self, times: int) -> Task:
         """Every batch `times` times in a row."""
         return self.at([place for place in range(len(self.seeds)) for _ in range(times)])
 
-    def parts(self, size: int) -> Iterator[Task]:
-        places = range(len(self.seeds))
-        return (self.at(places[first : first + size]) for first in places[::size])
-
     @property
     def box(self) -> Box:
         low, high = ((edge - self.pictures.mean) / self.pictures.deviation for edge in (0, 1))
         return Box(low.to(self.device), high.to(self.device))
+
+    def starts(self, restarts: int) -> Tensor:
+        """(S, restarts, B, *shape) normal noise, the same for all attacks on a batch."""
+        drawn = [torch.randn(restarts, *self.x.shape[1:], generator=generator(s, "start")) for s in self.seeds]
+        return torch.stack(drawn).to(self.device)
 
     def networks(self) -> Networks:
         """As the client runs them."""

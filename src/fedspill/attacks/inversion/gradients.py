@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedspill.attacks.inversion.stackable import stackable
+
 # Candidate inputs (R, B, *shape) and targets (R, B, classes) to the gradients they would give, differentiably.
 Gradients: TypeAlias = Callable[[Tensor, Tensor], list[Tensor]]
 
@@ -32,9 +34,10 @@ def gradients_of(model: nn.Module) -> Gradients:
     One restart goes through plain autograd, which costs a third less than vmap.
     """
     names, parameters = _trained(model)
+    loss_of = _loss(stackable(model))
 
     def by_vmap(x: Tensor, targets: Tensor) -> list[Tensor]:
-        found = vmap(grad(_loss(model)), in_dims=(None, 0, 0))(dict(zip(names, parameters, strict=True)), x, targets)
+        found = vmap(grad(loss_of), in_dims=(None, 0, 0))(dict(zip(names, parameters, strict=True)), x, targets)
         return [found[name] for name in names]
 
     def by_autograd(x: Tensor, targets: Tensor) -> list[Tensor]:
@@ -50,7 +53,7 @@ def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float) -> Gradi
     Unrolled: the candidate's own drift is part of what is matched. Several epochs are the same slices again.
     """
     names, parameters = _trained(model)
-    loss = _loss(model)
+    loss = _loss(stackable(model))
 
     def one(start: dict[str, Tensor], x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         now = dict(start)

@@ -1,0 +1,43 @@
+"""Copies of a network with batch norm: as a client's training step runs it, and with the statistics that it sends."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.attacks.inversion.stackable import ByBatch
+
+
+def by_batch(model: nn.Module) -> nn.Module:
+    """A copy whose batch norms normalise by the statistics of whatever batch comes, as in a training step."""
+    free = copy.deepcopy(model)
+    for name, layer in list(free.named_modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            parent, _, leaf = name.rpartition(".")
+            setattr(free.get_submodule(parent), leaf, ByBatch(layer))
+    return free
+
+
+@torch.no_grad()
+def with_statistics_of(model: nn.Module, x: Tensor) -> nn.Module:
+    """A copy, in evaluation mode, whose running statistics are those of a training step on x.
+
+    A client that trains sends them: they are what its step did to the buffers.
+    """
+    told, twin = copy.deepcopy(model).eval(), by_batch(model)
+    names = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    seen: dict[str, Tensor] = {}
+    handles = [
+        twin.get_submodule(name).register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0]}))
+        for name in names
+    ]
+    twin(x)
+    for handle in handles:
+        handle.remove()
+    for name in names:
+        layer, features = told.get_submodule(name), seen[name].transpose(0, 1).flatten(1)
+        layer.running_mean.copy_(features.mean(1))
+        layer.running_var.copy_(features.var(1, unbiased=False))
+    return told

@@ -1,0 +1,74 @@
+"""Stacked restarts of a network whose batch norms work by the batch: the same gradients, and the same slopes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.attacks.inversion.gradients import Gradients, gradients_of, local_steps_of
+from fedspill.attacks.inversion.stackable import ByBatch, stackable
+
+B, CLASSES = 6, 5
+
+
+def network(kind: str) -> tuple[nn.Module, tuple[int, ...]]:
+    torch.manual_seed(0)
+    if kind == "images":
+        layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Tanh(), nn.Flatten()]
+        model, shape = nn.Sequential(*layers, nn.Linear(4 * 16, CLASSES)), (3, 6, 6)
+    elif kind == "vectors":
+        layers = [nn.Linear(7, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Tanh()]
+        model, shape = nn.Sequential(*layers, nn.Linear(8, CLASSES)), (7,)
+    else:
+        layers = [nn.Linear(7, 8), nn.BatchNorm1d(8, affine=False, track_running_stats=False), nn.Tanh()]
+        model, shape = nn.Sequential(*layers, nn.Linear(8, CLASSES)), (7,)
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.affine:
+            nn.init.uniform_(layer.weight)
+            nn.init.normal_(layer.bias)
+    return model.double().eval(), shape
+
+
+def slopes(gradients: Gradients, x: Tensor, targets: Tensor, along: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """The gradients of every restart, and how their products with `along` change with the inputs."""
+    x = x.clone().requires_grad_()
+    found = gradients(x, targets)
+    total = sum((one * way).sum() for one, way in zip(found, along, strict=True))
+    assert isinstance(total, Tensor)
+    return [one.detach() for one in found], torch.autograd.grad(total, x)[0]
+
+
+@pytest.mark.parametrize("kind", ["images", "vectors", "no scale"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_stacked_slopes_are_those_of_differences(kind: str, steps: int) -> None:
+    model, shape = network(kind)
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(2, B, *shape, generator=rng, dtype=torch.float64)
+    targets = torch.rand(2, B, CLASSES, generator=rng, dtype=torch.float64).softmax(2)
+    gradients = gradients_of(model) if steps == 1 else local_steps_of(model, [slice(0, 3), slice(3, 6)], 0.1)
+    along = [torch.randn(p.shape, generator=rng, dtype=torch.float64) for p in model.parameters()]
+    found, slope = slopes(gradients, x, targets, along)
+    if steps == 1:
+        one_by_one = [gradients_of(model)(x[i : i + 1], targets[i : i + 1]) for i in range(2)]
+        assert all(
+            torch.allclose(found[k], torch.cat([one[k] for one in one_by_one]), atol=1e-12) for k in range(len(found))
+        )
+    way = torch.randn(x.shape, generator=rng, dtype=torch.float64)
+
+    def value(at: Tensor) -> float:
+        return float(sum((one.detach() * w).sum() for one, w in zip(gradients(at, targets), along, strict=True)))
+
+    difference = (value(x + 1e-5 * way) - value(x - 1e-5 * way)) / 2e-5
+    assert float((slope * way).sum()) == pytest.approx(difference, rel=1e-6)
+
+
+def test_only_what_works_by_the_batch_is_replaced() -> None:
+    running = nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8)).eval()
+    assert stackable(running) is running
+    model, _ = network("vectors")
+    replaced = stackable(model)
+    assert isinstance(replaced[1], ByBatch)
+    assert [name for name, _ in replaced.named_parameters()] == [name for name, _ in model.named_parameters()]
+    x = torch.randn(B, 7, dtype=torch.float64)
+    assert torch.allclose(replaced(x), model(x), atol=1e-12)
+    alone = nn.BatchNorm1d(7, track_running_stats=False).double()
+    assert torch.allclose(stackable(alone)(x), alone(x), atol=1e-12)
