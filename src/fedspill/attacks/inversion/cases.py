@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
+from fedspill.attacks.inversion.batch_norm import BatchNorms, read_batch_norms
 from fedspill.attacks.last_layer import MOST_SAMPLES, is_update
 from fedspill.attacks.probe import models_before
 from fedspill.errors import NotApplicable
@@ -20,6 +21,7 @@ from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 
 MOST_TAIL = 0.05  # of the largest singular value, beyond as many as there are samples
+SAME_STATISTICS = 1e-3  # relative mismatch; float32 buffers leave some 1e-5 of the truth
 INPUT_NEEDS: Needs = needs(sees=["update|gradient", "model"], knows=["architecture"])
 
 
@@ -33,6 +35,7 @@ class Case:
     schedule: Schedule
     lr: float | None  # of local steps; None for a gradient
     plain: bool  # whether the steps were those of plain SGD, as far as is known
+    norms: BatchNorms = field(default_factory=BatchNorms)
 
     @property
     def samples(self) -> int:
@@ -41,6 +44,35 @@ class Case:
     @property
     def steps(self) -> int:
         return self.schedule.steps if self.lr is not None else 1
+
+    @property
+    def as_run(self) -> nn.Module:
+        """The model with batch norms that work as the client's did, each batch by its own statistics or not."""
+        return self.norms.as_run(self.model)
+
+    @property
+    def statistics_known(self) -> bool:
+        """Whether the client's buffers tell the statistics of the one batch that it normalised by itself."""
+        return bool(self.norms.moments) and self.steps == 1
+
+    def in_contrast(self, x: Tensor) -> Tensor:
+        """x (B, *shape) in the contrast that the statistics tell; a gradient of such a batch is blind to it."""
+        return self.norms.in_contrast(self.model, x) if self.statistics_known else x
+
+    def unexplained(self, x: Tensor, missed: float) -> float:
+        """The share of what was sent that x (B, *shape) leaves unexplained, `missed` of the gradient among it."""
+        return max(missed, self.norms.mismatch(self.model, x)) if self.statistics_known else missed
+
+    def can_vouch(self, x: Tensor) -> bool:
+        """Whether a gradient that x explains is proof: a batch that was normalised by itself needs its statistics.
+
+        Not even they tell all of the batch's mean where a linear layer with fewer units than inputs reads it.
+        """
+        if not self.norms.by_batch:
+            return True
+        first = _first_layer(self.model)
+        narrow = isinstance(first, nn.Linear) and first.out_features < first.in_features
+        return self.statistics_known and not narrow and self.norms.mismatch(self.model, x) < SAME_STATISTICS
 
     @property
     def observed(self) -> list[Tensor]:
@@ -58,7 +90,7 @@ class Answer:
     labels: Tensor | None = None
     why: str = ""
     tried: bool = True
-    unexplained: float = math.inf  # share of the gradient that the answer as a whole leaves unexplained, if computed
+    unexplained: float = math.inf  # share of what was sent that the answer as a whole leaves unexplained, if computed
 
     @staticmethod
     def none(why: str, *, tried: bool) -> Answer:
@@ -83,6 +115,8 @@ def cases_of(view: View, most: int, rng: torch.Generator) -> tuple[list[Case], l
             notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {made}")
         elif len(found) < most:
             found.append(made)
+            if made.norms.note:
+                notes.append(f"{message.sender} in round {message.round}: its {made.norms.note}")
     if not found:
         raise NotApplicable(f"No message can be read. {'; '.join(notes[:3])}.")
     if len(messages) > len(found):
@@ -121,8 +155,13 @@ def sample_shape(view: View, case: Case) -> tuple[int, ...] | None:
     """The shape of an input: of inputs that the adversary has, else flat as the first linear layer reads it."""
     if view.has("unlabelled_aux"):
         return tuple(view.knows("unlabelled_aux").shape[1:])
-    first = next((module for module in case.model.modules() if list(module.parameters(recurse=False))), None)
+    first = _first_layer(case.model)
     return (first.in_features,) if isinstance(first, nn.Linear) else None
+
+
+def _first_layer(model: nn.Module) -> nn.Module | None:
+    """The first module with parameters of its own, as modules are listed."""
+    return next((module for module in model.modules() if list(module.parameters(recurse=False))), None)
 
 
 def _labels(answer: Answer) -> Tensor:
@@ -152,9 +191,13 @@ def _case(message: Message, model: nn.Module | None, view: View) -> Case | str:
     lr, schedule, plain = _steps(message, examples, view)
     if lr is not None:
         gradients = {name: tensor / -lr for name, tensor in gradients.items()}
-    return Case(
+    case = Case(
         Origin(message.round, message.sender), copy.deepcopy(model).double().eval(), gradients, schedule, lr, plain
     )
+    counted = view.has("batch_size") or not is_update(message)
+    shape = sample_shape(view, case)
+    norms = read_batch_norms(case.model, message.tensors, gradients, schedule, shape, counted=counted)
+    return norms if isinstance(norms, str) else replace(case, norms=norms)
 
 
 def _steps(message: Message, examples: int, view: View) -> tuple[float | None, Schedule, bool]:

@@ -90,40 +90,44 @@ def _single(case: Case, shape: tuple[int, ...] | None, classes: int) -> Answer:
         return Answer.none("the shape of an input is not known", tried=False)
     reasons: list[str] = []
     best: tuple[float, Tensor, int, bool] | None = None
+    model = case.as_run
     for route, bar in ROUTES:
-        found = route(case.model, case.gradients, shape)
+        found = route(model, case.gradients, shape)
         if isinstance(found, str):
             reasons.append(found)
         elif not bool(torch.isfinite(found).all()):
             reasons.append("the layers' equations have no finite solution")
         else:
-            label, missed = _best_label(case, found, classes)
+            found = case.in_contrast(found[None])[0]
+            label, missed = _best_label(case, model, found, classes)
+            certain = missed < bar and case.can_vouch(found[None])
             if best is None or missed < best[0]:
-                best = (missed, found, label, missed < bar)
-            if missed < bar:
+                best = (missed, found, label, certain)
+            if certain:
                 break
     if best is None:
         return Answer.none(f"exact recovery of one sample does not apply: {reasons[0]}", tried=False)
     missed, x, label, certain = best
     if missed > 0.5:
         return Answer.none("the sample that solves the layers' equations does not explain the gradient", tried=True)
-    return Answer(x[None], torch.tensor([certain]), torch.tensor([label]), unexplained=missed)
+    whole = case.unexplained(x[None], missed)
+    return Answer(x[None], torch.tensor([certain]), torch.tensor([label]), unexplained=whole)
 
 
-def _best_label(case: Case, x: Tensor, classes: int) -> tuple[int, float]:
-    """The label that explains the gradient of one sample best, and what it leaves unexplained.
+def _best_label(case: Case, model: nn.Module, x: Tensor, classes: int) -> tuple[int, float]:
+    """The label that explains the gradient of one sample best, by the model as it was run, and what it leaves of it.
 
     A last bias has one negative entry, that of the label; without one all labels are tried.
     """
     last = [name for name, module in case.model.named_modules() if isinstance(module, nn.Linear)][-1]
     bias = case.gradients.get(f"{last}.bias")
     labels = range(classes) if bias is None or len(bias) != classes else [int(bias.argmin())]
-    return min(((label, _mismatch(case, x, label, classes)) for label in labels), key=lambda pair: pair[1])
+    return min(((label, _mismatch(case, model, x, label, classes)) for label in labels), key=lambda pair: pair[1])
 
 
-def _mismatch(case: Case, x: Tensor, label: int, classes: int) -> float:
+def _mismatch(case: Case, model: nn.Module, x: Tensor, label: int, classes: int) -> float:
     targets = one_hot(torch.tensor([label]), classes)
-    return mismatch_up_to_scale(gradients_of(case.model), case.observed, x[None], targets)[0]
+    return mismatch_up_to_scale(gradients_of(model), case.observed, x[None], targets)[0]
 
 
 def _answer(x: Tensor, certified: Tensor, labels: Tensor, shape: tuple[int, ...] | None) -> Answer:

@@ -133,7 +133,7 @@ def defended_gradient(case: Case, defenses: Sequence[Defense]) -> Callable[[Tens
     each = min((defense.clip for defense in defenses if isinstance(defense, DpSgd)), default=None)
     limits = [defense for defense in defenses if isinstance(defense, ClipNoise) and defense.clip is not None]
     model, names = case.model, [name for name, p in case.model.named_parameters() if p.requires_grad]
-    whole = gradients_of(model)
+    whole = gradients_of(case.as_run)
 
     def one(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
         return soft_cross_entropy(functional_call(model, parameters, (x[None],)), target[None])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from fedspill.attacks.base import Attack
 from fedspill.attacks.inversion.cases import Answer, Case, cases_of, contradiction, guess_of, sample_shape
 from fedspill.attacks.inversion.certify import mismatch_up_to_scale
 from fedspill.attacks.inversion.gradients import Gradients, gradients_of, local_steps_of
+from fedspill.attacks.inversion.priors import BatchNormStatistics
 from fedspill.attacks.inversion.recipes import dlg, inverting_gradients
 from fedspill.attacks.inversion.resume import Keep
 from fedspill.attacks.inversion.search import Box, Found, Recipe, State, one_hot, reconstruct
@@ -29,6 +29,7 @@ from fedspill.trace import Origin, View
 MATCH_NEEDS: Needs = needs(sees=["update|gradient", "model"], knows=["architecture", "batch_size", "local_lr"])
 UNEXPLAINED = 0.5  # share of the gradient that a candidate may leave unexplained and still be an answer
 CERTAIN = 1e-4  # relative mismatch below which a batch is vouched for (docs/design/inversion.md)
+STATISTICS = 0.01  # weight of the statistics that buffers tell, in our own recipes
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class GradientMatching(Attack, ABC):
 
     @abstractmethod
     def recipe(self, model: nn.Module) -> Recipe:
-        """What the author writes."""
+        """What the author writes; the running statistics of `model` are the batch's own where the client sent them."""
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         cases, notes = cases_of(view, self.origins, rng)
@@ -71,17 +72,17 @@ class GradientMatching(Attack, ABC):
             else:
                 known = labels.get(case.of)
                 keep = Keep(Path(self.keep_in)) if self.keep_in else None
-                recipes = [self.recipe(case.model)]
+                recipes = [self.recipe(case.norms.told(case.model))]
                 answers.append(best_of(recipes, case, shape, view, rng, known, self.unexplained, keep))
         return guess_of(cases, answers, notes)
 
 
 def match(case: Case, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, moves: int) -> Answer:
     """Our own choice for small batches: two recipes that fail on different networks, the better explanation wins."""
-    recipes = [dlg(moves), inverting_gradients(moves, 1e-3)]
+    recipes = _recipes(case, moves)
     able = all(view.has(word) for word in ("batch_size", "local_lr"))
     known = labels_by("labels", view, rng).get(case.of) if able else None
-    return best_of(recipes, case, shape, view, rng, known)
+    return best_of(recipes, case, shape, view, rng, known, contrast=True)
 
 
 def best_of(
@@ -93,8 +94,13 @@ def best_of(
     labels: Tensor | None,
     unexplained: float = UNEXPLAINED,
     keep: Keep | None = None,
+    *,
+    contrast: bool = False,
 ) -> Answer:
-    """The best explanation that any of the recipes finds; nothing where none explains enough of what was seen."""
+    """The best explanation that any of the recipes finds; nothing where none explains enough of what was seen.
+
+    `contrast`: what is found is put into the contrast that the client's buffers tell, if they do.
+    """
     classes, reason = classes_of(view, case), contradiction(case)
     if reason:
         return Answer.none(reason, tried=True)
@@ -102,19 +108,22 @@ def best_of(
     observed = [tensor.float() for tensor in case.observed]
     usable = labels is not None and len(labels) == case.samples and int(labels.max()) < classes
     targets = one_hot(labels, classes) if labels is not None and usable else None
-    best: tuple[float, Tensor, Tensor] | None = None
+    best: tuple[float, float, Tensor, Tensor] | None = None
     for recipe in recipes:
         found = searched(recipe, gradients, observed, (case.samples, *shape), classes, rng, targets, _box(view), keep)
         x, soft = found.x[found.best].double(), found.targets[found.best].double()
+        x = case.in_contrast(x) if contrast else x
         if bool(torch.isfinite(x).all()):
             missed, _ = mismatch_up_to_scale(precise, case.observed, x, soft)
-            if best is None or missed < best[0]:
-                best = (missed, x, soft)
-    if best is None or not best[0] < unexplained:
+            whole = case.unexplained(x, missed)
+            if best is None or whole < best[0]:
+                best = (whole, missed, x, soft)
+    if best is None or not best[1] < unexplained:
         why = f"every candidate leaves more than {unexplained:.0%} of the observed gradient unexplained"
         return Answer.none(why, tried=True)
-    missed, x, soft = best
-    return Answer(x, torch.full((len(x),), missed < CERTAIN), soft.argmax(1), unexplained=missed)
+    whole, missed, x, soft = best
+    certain = missed < CERTAIN and case.can_vouch(x)
+    return Answer(x, torch.full((len(x),), certain), soft.argmax(1), unexplained=whole)
 
 
 def searched(
@@ -171,8 +180,19 @@ def classes_of(view: View, case: Case) -> int:
     return int(view.public["classes"])
 
 
+def _recipes(case: Case, moves: int) -> list[Recipe]:
+    """L-BFGS runs off to any contrast where the batch normalised itself: good only if that can be put right."""
+    if not case.norms.by_batch:
+        return [dlg(moves), inverting_gradients(moves, 1e-3)]
+    cosine = inverting_gradients(moves, 1e-2)
+    if case.norms.moments:
+        told = BatchNormStatistics(case.norms.told(case.model).float(), STATISTICS)
+        cosine = replace(cosine, priors=(*cosine.priors, told))
+    return [dlg(moves), cosine] if case.statistics_known else [cosine]
+
+
 def _gradients(case: Case, dtype: torch.dtype) -> Gradients:
-    model = copy.deepcopy(case.model).to(dtype)
+    model = case.as_run.to(dtype)
     if case.lr is None or case.steps == 1:
         return gradients_of(model)
     sizes = case.schedule.sizes() * case.schedule.epochs
