@@ -1,10 +1,17 @@
 """Whole Determination: implied prior, path and the published ratios, and when it cannot tell."""
 
 import torch
-from watched import guess
+from watched import guess, watched
 
-from fedspill.attacks.whole_determination import clustered, cut, implied_prior, ratio_vectors
+from fedspill.attacks.local_changes import read_setting
+from fedspill.attacks.round_sums import read_rounds
+from fedspill.attacks.whole_determination import clustered, cut, implied_prior, path_amounts, ratio_vectors
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.federation.local import LocalTraining
 from fedspill.metrics.groups import true_groups
+from fedspill.registry import make
+from fedspill.threat import CURIOUS_CLIENT
+from fedspill.trace import MemoryTrace
 
 
 def test_the_implied_prior_is_what_the_answers_were_made_with() -> None:
@@ -34,6 +41,22 @@ def test_groups_are_numbered_from_the_largest() -> None:
 def test_ratio_vectors_compare_own_with_other_trainings() -> None:
     singles = torch.tensor([[[4.0], [1.0], [1.0]], [[2.0], [3.0], [1.0]], [[1.0], [1.5], [5.0]]])
     assert ratio_vectors(singles).tolist() == [[2.0, 4.0], [3.0, 2.0], [5.0, 5.0]]
+
+
+def test_the_watchers_own_labels_belong_to_the_whole() -> None:
+    """Label 7 is the watcher's alone, 0 and 1 the other client's: all three must show."""
+    trace, known = watched()
+    data = make("datasets", "digits").load().train
+    clients = [data.take((data.y == 7).nonzero().flatten()[:40]), data.take((data.y < 2).nonzero().flatten()[:40])]
+    seen = MemoryTrace({**trace.protocol, "client_count": 2})
+    settings = Settings(rounds=3, weighting="uniform", training=LocalTraining(lr=0.02, batch_size=10, epochs=2))
+    Horizontal(known["architecture"](), clients, settings, 0, 10, seen).run()
+    view = seen.view(CURIOUS_CLIENT, me="client:0", knowledge=known)
+    setting = read_setting(view)
+    rounds, _ = read_rounds(view, setting)
+    logs, _ = path_amounts(rounds, setting)
+    assert set(logs.topk(3).indices.tolist()) == {0, 1, 7}
+    assert abs(float(logs[7].exp()) - 0.5) < 0.15
 
 
 def test_every_solver_runs_on_a_federation() -> None:
