@@ -11,7 +11,6 @@ between gradients by torch's batch norm under vmap, and written out, against dif
 from __future__ import annotations
 
 import argparse
-import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +18,9 @@ import torch
 from inversion_methods import CHOSEN, METHODS, ONE, recipe_of
 from inversion_stacked import ForEach, Networks, StatisticsOfEach
 from inversion_task import CLASSES, Task
-from inversion_twins import by_batch
+from inversion_twins import by_batch, in_training
 from inversion_workloads import Pictures
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedspill.attacks.inversion.objectives import SquaredDistance, TensorNorms
 from fedspill.attacks.inversion.priors import TotalVariation
@@ -61,12 +60,7 @@ def slopes(task: Task) -> None:
     rng = torch.Generator().manual_seed(0)
     x, targets, step = task.x[:1].double(), task.targets[:1].double(), 1e-6
     away, along = (torch.randn(x.shape, generator=rng, dtype=torch.float64) for _ in range(2))
-    theirs = copy.deepcopy(task.models[0])
-    for layer in theirs.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.track_running_stats = False
-            layer.running_mean = layer.running_var = layer.num_batches_tracked = None
-    for name, model in (("torch's", theirs), ("written out", by_batch(task.models[0]))):
+    for name, model in (("torch's", in_training(task.models[0])), ("written out", by_batch(task.models[0]))):
         match = Networks.of([model.double()], "cpu").gradients(1)
         sent = [g.detach()[0] for g in match(x, targets)]
         at = (x + away).requires_grad_()

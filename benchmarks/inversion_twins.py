@@ -7,17 +7,18 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.stackable import ByBatch
+from fedspill.attacks.inversion.batch_norm import BatchNorms, tracking
+from fedspill.attacks.inversion.stackable import stackable
 
 
 def by_batch(model: nn.Module) -> nn.Module:
     """A copy whose batch norms normalise by the statistics of whatever batch comes, as in a training step."""
-    free = copy.deepcopy(model)
-    for name, layer in list(free.named_modules()):
-        if isinstance(layer, nn.BatchNorm2d):
-            parent, _, leaf = name.rpartition(".")
-            setattr(free.get_submodule(parent), leaf, ByBatch(layer))
-    return free
+    return stackable(in_training(model))
+
+
+def in_training(model: nn.Module) -> nn.Module:
+    """The same with torch's own batch norms, whose second derivatives are wrong under vmap."""
+    return BatchNorms(frozenset(tracking(model))).as_run(model)
 
 
 @torch.no_grad()
@@ -27,7 +28,7 @@ def with_statistics_of(model: nn.Module, x: Tensor) -> nn.Module:
     A client that trains sends them: they are what its step did to the buffers.
     """
     told, twin = copy.deepcopy(model).eval(), by_batch(model)
-    names = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    names = tracking(model)
     seen: dict[str, Tensor] = {}
     handles = [
         twin.get_submodule(name).register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0]}))

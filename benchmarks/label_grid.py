@@ -169,13 +169,13 @@ def trained(network: Network, pool: Pools, seed: int, store: Path | None = None)
     return model
 
 
-def batches(cell: Cell, pool: Pools, number: int, seed: int) -> list[Examples]:
+def batches(cell: Cell, pool: Pools, number: int, seed: int, *, unseen: bool = False) -> list[Examples]:
     """An untrained network has seen no image, so its victims hold any but the adversary's.
 
-    (Of CIFAR-100 there are ten test images a class: a client with half of one class would hold each six times.)
+    (Of CIFAR-100 there are ten unseen images a class: a client with half of one class would hold each six times.)
     """
-    trained = NETWORKS[cell.network].epochs > 0
-    images = pool.victims if trained else Examples.join([pool.train, pool.victims])
+    unseen = unseen or NETWORKS[cell.network].epochs > 0
+    images = pool.victims if unseen else Examples.join([pool.train, pool.victims])
     partition = (
         HalfQuarterRest(batch=BATCH, shortage="reuse")
         if cell.labels == "unbalanced"
@@ -250,12 +250,20 @@ class Outcome:
 
 
 def run_cell(
-    cell: Cell, data_dir: Path | None, store: Path, number: int, seeds: Seeds, per_class: int | None, blind: bool
+    cell: Cell,
+    data_dir: Path | None,
+    store: Path,
+    number: int,
+    seeds: Seeds,
+    *,
+    per_class: int | None = None,
+    blind: bool = False,
+    unseen: bool = False,
 ) -> Outcome:
     network, seed = NETWORKS[cell.network], seeds.batches
     pool = _pools(network.data, data_dir)
     model = trained(network, pool, seeds.network, store).eval()
-    victims = batches(cell, pool, number, seed)
+    victims = batches(cell, pool, number, seed, unseen=unseen)
     images = AUXILIARY if per_class is None else per_class * pool.classes
     mine = auxiliary(pool, seed, images)
     trace = recorded(cell, model, victims, pool.classes, seed)
@@ -349,6 +357,7 @@ def main() -> None:
     parser.add_argument("--network", type=int, help="seed of the networks: 0 in development, else 1")
     parser.add_argument("--per-class", type=int, help="auxiliary images a class instead of 1,000 in all")
     parser.add_argument("--blind", action="store_true", help="an adversary without data of its own")
+    parser.add_argument("--unseen", action="store_true", help="untrained networks too get unseen images only")
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--quick", action="store_true", help="untrained cells, 5 batches")
     asked = parser.parse_args()
@@ -362,7 +371,8 @@ def main() -> None:
     for cell in cells():
         wanted = asked.only in cell.name and not (asked.quick and NETWORKS[cell.network].epochs)
         if wanted and cell.name not in done:
-            done[cell.name] = run_cell(cell, asked.data_dir, asked.store, number, seeds, asked.per_class, asked.blind)
+            how = {"per_class": asked.per_class, "blind": asked.blind, "unseen": asked.unseen}
+            done[cell.name] = run_cell(cell, asked.data_dir, asked.store, number, seeds, **how)
             text = json.dumps({"outcomes": [asdict(item) for item in done.values()], **_total(done)}, indent=1)
             asked.out.write_text(text + "\n")
         if wanted:

@@ -18,14 +18,16 @@ from fedspill.attacks.inversion.batch_norm import BatchNorms, read_batch_norms
 from fedspill.attacks.inversion.cases import Case, cases_of
 from fedspill.attacks.inversion.certify import mismatch_up_to_scale
 from fedspill.attacks.inversion.gradients import Gradients, gradients_of
+from fedspill.attacks.inversion.likeliest import defended_gradient
 from fedspill.attacks.inversion.matching import CERTAIN, _gradients, best_of, match
 from fedspill.attacks.inversion.priors import BatchNormStatistics
 from fedspill.attacks.inversion.recipes import dlg
-from fedspill.attacks.inversion.search import one_hot
+from fedspill.attacks.inversion.search import Recipe, one_hot
 from fedspill.attacks.inverting_gradients import InvertingGradients
 from fedspill.attacks.reconstruction import Reconstruction
 from fedspill.attacks.sapag import Sapag
 from fedspill.data.base import Examples
+from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import NotApplicable
 from fedspill.federation.local import LocalTraining
 from fedspill.federation.schedule import Schedule
@@ -100,6 +102,16 @@ def test_a_client_in_training_mode_is_matched_by_batch_statistics_and_by_nothing
     assert not any("buffers" in note for note in notes)
     assert missed(case, batch) < 1e-5
     assert missed(in_evaluation_mode(case), batch) > 0.3
+
+
+def test_what_a_defended_client_would_send_is_computed_in_its_mode() -> None:
+    view, batch = told()
+    case, _ = case_of(view)
+    x, targets = batch.x.double(), one_hot(batch.y, CLASSES)
+    for one, near in ((case, True), (in_evaluation_mode(case), False)):
+        sent = defended_gradient(one, [ClipNoise(clip=1e6)])(x, targets)
+        off = torch.stack([(a - b).square().sum() for a, b in zip(sent, case.observed, strict=True)]).sum()
+        assert (float(off.detach()) < 1e-6) == near
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
@@ -294,10 +306,16 @@ def test_one_sample_by_its_features_comes_back_in_its_own_contrast() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
-def test_grad_inversion_is_drawn_to_the_statistics_of_the_batch_where_they_were_sent(algorithm: str) -> None:
-    case, _ = case_of(told(algorithm=algorithm)[0])
-    recipe = GradInversion().recipe(case.norms.told(case.model))
-    (prior,) = [prior for prior in recipe.priors if isinstance(prior, BatchNormStatistics)]
+def test_grad_inversion_is_drawn_to_the_statistics_of_the_batch_where_they_were_sent(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, _ = told(algorithm=algorithm)
+    case, _ = case_of(view)
+    recipes: list[Recipe] = []
+    written = GradInversion.recipe
+    monkeypatch.setattr(GradInversion, "recipe", lambda *given: recipes.append(written(*given)) or recipes[-1])
+    GradInversion(steps=2, group=1)(view, seed=1)
+    (prior,) = [prior for prior in recipes[0].priors if isinstance(prior, BatchNormStatistics)]
     for name in ("norm1", "norm2"):
         target, handed = prior.model.get_submodule(name), case.model.get_submodule(name)
         assert isinstance(target, nn.BatchNorm2d)

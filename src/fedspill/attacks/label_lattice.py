@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedspill.attacks.decode import Steps, lattice_points, log_likelihood
 from fedspill.attacks.label_posterior import CountGrid
-from fedspill.attacks.label_split import by_push, shared
+from fedspill.attacks.label_split import by_push, calmness, shared
 
 SLOW: Final = 0
 VIOLENT: Final = 1
@@ -35,6 +35,7 @@ _CELLS = 4_000_000
 _TOLD_APART = 12.0  # counts above are too many to be told apart by their distance from whole numbers
 _MANY_EACH = 5  # samples per class from which hardly any class is absent
 _TYPICALLY_WHOLE = 0.05  # the median distance of such counts
+_READ_AS = 0.8  # of what major classes read as, at least, is there; samples of a short step weigh more
 _AT_ZERO, _SPREADS = 0.2, 6.0  # an absent class lies this near zero, or within so many typical distances
 _WHOLE = 0.03  # mean squared distance of counts that are whole; 0.083 is that of any number
 
@@ -92,33 +93,27 @@ def _fit(bias: Tensor, start: Tensor, end: Tensor | None, steps: Steps) -> Latti
     score = (distance.square() * small).sum(2) + _EXCLUDED * (~small).sum(2)
     score = score + 0.3 * (1 - spacing) * (kind == SLOW) + 0.05 * (kind == SCALED) + 1.0 * (kind == VIOLENT)
     # At least half of the classes must be on the lattice, and something must be left for the others, or nothing at all.
+    # Drift makes classes read as less than they are, never as more: the others must get what they read as.
     possible = (small.sum(2) >= 0.5 * x.shape[2]) & (missing >= 0) & ((missing == 0) | (~small).any(2))
+    possible &= (kind != SLOW) | (missing >= _READ_AS * (x.clamp_min(0) * ~small).sum(2))
     score = score.masked_fill(~possible, torch.inf)
     best = score.argmin(1)
     row = torch.arange(len(x))
     kept, read = small[row, best], x[row, best]
     off = torch.where(kept, distance[row, best].abs(), torch.nan)
     noise = off.nanmedian(1).values.nan_to_num(0.5)
-    risen = _risen(read, kind[best], noise)
+    # Absent classes share one fate and all lie at zero: a small one that does not had a sample, which raised it.
+    away = read.abs() > (_SPREADS * noise).clamp_min(_AT_ZERO)[:, None]
+    risen = (kind[best] == SLOW)[:, None] & kept & (read < 0.5) & away
     return Lattice(
         score[row, best],
         kind[best],
         time[best],
         spacing[best],
         torch.where(risen, torch.ones_like(read), read),
-        kept | risen,
+        kept,
         noise,
     )
-
-
-def _risen(amounts: Tensor, kind: Tensor, noise: Tensor) -> Tensor:
-    """(origins, classes) bool: rare classes that read as none, or less, but were there.
-
-    Absent classes share one fate and all lie at zero. One that does not had a sample, which raised it for the steps
-    that followed, now and then so far that it led: the more it drew, the less it reads as.
-    """
-    near = (_SPREADS * noise).clamp_min(_AT_ZERO)[:, None]
-    return (kind == SLOW)[:, None] & (amounts < 0.5) & (amounts.abs() > near)
 
 
 def undrifted(bias: Tensor, start: Tensor, steps: Steps) -> Tensor:
@@ -189,23 +184,29 @@ def _major(found: Lattice, bias: Tensor, start: Tensor, end: Tensor | None, step
     model puts it, damped since the way there is not known.
     """
     nearest, _ = _to_lattice(found.amounts, steps)
-    major = ~found.small
     left = (steps.samples - (nearest * found.small).sum(1, keepdim=True)).clamp_min(0)
+    # A rare class that led for a step or two reads as less than none. It gets one sample; where only one other class is
+    # major, it may be the second.
+    led = ~found.small & (found.amounts <= _NEGATIVE) & (found.kind == SLOW)[:, None]
+    led &= (~found.small & ~led).any(1, keepdim=True)
+    major = ~found.small & ~led
+    doubt_of_led = torch.where(major.sum(1, keepdim=True) > 1, 1.0, left)
+    left = (left - led.sum(1, keepdim=True)).clamp_min(0)
     if end is None:
         pushed = by_push(bias, major, left)
-        return pushed, 0.3 * pushed + 0.5
+        return pushed + led, torch.where(led, doubt_of_led, 0.3 * pushed + 0.5)
     mass = (left / steps.unit + (bias * major).sum(1, keepdim=True)).clamp_min(0)  # of the major classes' probabilities
     violent = (found.kind == VIOLENT)[:, None]
-    calmness = ((found.time / steps.number - 0.75) / 0.2).clamp(0, 1)[:, None]
     damped = _shared(mass, end.clamp_min(1e-12).pow(_DAMPING) * major, bias, left, steps)
     followed = shared(bias, major, left, start, end, found.time, steps.samples, steps.number)
     middle = torch.where(violent, damped, followed)
-    spread = torch.where(violent, 0.25, 0.3 - 0.27 * calmness) * middle + 0.5
+    spread = torch.where(violent, 0.25, 0.3 - 0.27 * calmness(found.time, steps.number)) * middle + 0.5
     # A scaled update did not drift: its major classes are as well known as the others.
     scaled = (found.kind == SCALED)[:, None]
     amounts = found.amounts.clamp_min(0) * major
     exact = amounts * left / amounts.sum(1, keepdim=True).clamp_min(1e-12)
-    return torch.where(scaled, exact, middle), torch.where(scaled, 0.02 * exact + 0.5, spread)
+    middle, spread = torch.where(scaled, exact, middle), torch.where(scaled, 0.02 * exact + 0.5, spread)
+    return middle + led, torch.where(led, doubt_of_led, spread)
 
 
 def _shared(mass: Tensor, inclination: Tensor, bias: Tensor, left: Tensor, steps: Steps) -> Tensor:

@@ -42,8 +42,13 @@ def shared(
     apart = (push - field).abs().sum(1, keepdim=True) / (2 * left.clamp_min(1))
     agreed = (-(apart / _AGREEMENT).square()).exp() * (end.amax(1, keepdim=True) < _SETTLED)
     mixed = agreed * (push + field) / 2 + (1 - agreed) * push
-    calm = ((time / steps - _FAST) / (_CALM - _FAST)).clamp(0, 1)[:, None]
+    calm = calmness(time, steps)
     return calm * path + (1 - calm) * mixed
+
+
+def calmness(time: Tensor, steps: int) -> Tensor:
+    """(origins, 1) 1 where the lattice's T says that the drift is slow, 0 where it is fast."""
+    return ((time / steps - _FAST) / (_CALM - _FAST)).clamp(0, 1)[:, None]
 
 
 def by_push(bias: Tensor, major: Tensor, left: Tensor) -> Tensor:
