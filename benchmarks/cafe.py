@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedspill.attacks.cafe.first_layer import first_layer
-from fedspill.attacks.cafe.invert import Effort, Known, invert
-from fedspill.attacks.cafe.plans import plan_of
-from fedspill.attacks.cafe_exact import all_layers, recover
-from fedspill.data.base import Dataset
+from fedspill.leaks.inputs.vertical.first_layer import first_layer
+from fedspill.leaks.inputs.vertical.invert_features import Effort, Known, invert
+from fedspill.leaks.inputs.vertical.separate_sums import plan_of
+from fedspill.leaks.inputs.cafe import all_layers, recover
+from fedspill.dataset import Dataset
 from fedspill.federation.batches import membership, plan_batches
-from fedspill.federation.local import gradient
+from fedspill.training import gradient
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 from fedspill.seeds import generator

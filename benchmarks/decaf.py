@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedspill.attacks.decaf_paper import descent
-from fedspill.attacks.simplex import simplex_fits
+from fedspill.leaks.composition.shares.published_steps import descent
+from fedspill.observe.simplex import simplex_fits
 
 FEATURES, REPEATS, GROUP = 128, 5, 50
 

@@ -28,9 +28,9 @@ from timing import interleaved
 from torch import nn
 from workloads import WORKLOADS, Workload
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 
 HERE = Path(__file__).resolve().parent
 PEERS = {

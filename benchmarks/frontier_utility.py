@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from fedspill.data.base import Dataset
+from fedspill.dataset import Dataset
 from fedspill.data.mnist import Mnist
-from fedspill.defenses.base import Defense
+from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.dp_sgd import DpSgd
@@ -35,8 +35,9 @@ from fedspill.defenses.quantization import Quantization
 from fedspill.defenses.secure_aggregation import SecureAggregation
 from fedspill.defenses.verify import guarantee_of
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, accuracy
-from fedspill.metrics.base import mean_interval
+from fedspill.federation.local import accuracy
+from fedspill.training import LocalTraining
+from fedspill.intervals import mean_interval
 from fedspill.models.mlp import Mlp
 from fedspill.partitions.iid import IID
 from fedspill.partitions.shares import share_out

@@ -21,11 +21,11 @@ import torch
 from inversion_workloads import Pictures, gradients, local_update, network, noised
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.cases import Answer, Case
-from fedspill.attacks.inversion.exact import exact_answer
-from fedspill.attacks.inversion.recover import Effort
-from fedspill.data.base import Examples
-from fedspill.federation.schedule import Schedule
+from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.leaks.inputs.exact.routes import exact_answer
+from fedspill.leaks.inputs.exact.two_linear_layers import Effort
+from fedspill.dataset import Examples
+from fedspill.training import Schedule
 from fedspill.trace import Origin
 
 FIRST_SEED = 50_000

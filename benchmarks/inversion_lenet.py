@@ -18,9 +18,9 @@ import torch
 from inversion_task import CLASSES, quality
 from inversion_workloads import Pictures, gradients, network
 
-from fedspill.attacks.inversion.gradients import gradients_of
-from fedspill.attacks.inversion.recipes import dlg
-from fedspill.attacks.inversion.search import one_hot, reconstruct
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
+from fedspill.leaks.inputs.search.recipes import dlg
+from fedspill.leaks.inputs.search.search import one_hot, reconstruct
 
 
 def measure(pictures: Pictures, seeds: Sequence[int], steps: int) -> Iterator[dict[str, Any]]:

@@ -10,11 +10,11 @@ from inversion_stacked import EachItsOwn, ForEach, StatisticsOfEach
 from inversion_task import Task
 from torch import Tensor
 
-from fedspill.attacks.inversion.objectives import CosineDistance, GaussianKernel, Objective, SquaredDistance
-from fedspill.attacks.inversion.optimizers import Adam, Lbfgs, Optimizer
-from fedspill.attacks.inversion.priors import GroupConsistency, Prior, SquaredNorm, TotalVariation
-from fedspill.attacks.inversion.recipes import dlg, grad_inversion, inverting_gradients, sapag
-from fedspill.attacks.inversion.search import Recipe
+from fedspill.leaks.inputs.search.objectives import CosineDistance, GaussianKernel, Objective, SquaredDistance
+from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, Optimizer
+from fedspill.leaks.inputs.search.priors import GroupConsistency, Prior, SquaredNorm, TotalVariation
+from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
+from fedspill.leaks.inputs.search.search import Recipe
 
 Published: TypeAlias = Literal["dlg", "sapag", "inverting-gradients", "grad-inversion"]
 

@@ -44,7 +44,7 @@ from inversion_stacked import search
 from inversion_task import CLASSES, Task, quality, trained
 from inversion_workloads import Pictures
 
-from fedspill.metrics.base import mean_interval
+from fedspill.intervals import mean_interval
 
 STEPS, TRAINING = 2_000, 200  # of an attack, of training
 VALUES, FURTHER, WIDEST = 5, 2, 11  # of a sweep: at first, beyond an end, and at most

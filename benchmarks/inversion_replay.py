@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from fedspill.attacks.inversion.objectives import Objective
-from fedspill.attacks.inversion.priors import Prior
+from fedspill.leaks.inputs.search.objectives import Objective
+from fedspill.leaks.inputs.search.priors import Prior
 
 
 @final

@@ -16,10 +16,10 @@ from inversion_replay import Recorded, RecordedPriors, Recording
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedspill.attacks.inversion.gradients import Gradients, soft_cross_entropy
-from fedspill.attacks.inversion.objectives import GaussianKernel, Objective
-from fedspill.attacks.inversion.priors import BatchNormStatistics, Prior
-from fedspill.attacks.inversion.search import Box, Recipe, reconstruct
+from fedspill.leaks.inputs.search.candidate_gradients import Gradients, soft_cross_entropy
+from fedspill.leaks.inputs.search.objectives import GaussianKernel, Objective
+from fedspill.leaks.inputs.search.priors import BatchNormStatistics, Prior
+from fedspill.leaks.inputs.search.search import Box, Recipe, reconstruct
 
 
 @final

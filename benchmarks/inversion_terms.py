@@ -22,9 +22,9 @@ from inversion_twins import by_batch, in_training
 from inversion_workloads import Pictures
 from torch import Tensor
 
-from fedspill.attacks.inversion.objectives import SquaredDistance, TensorNorms
-from fedspill.attacks.inversion.priors import TotalVariation
-from fedspill.attacks.inversion.search import State, reconstruct
+from fedspill.leaks.inputs.search.objectives import SquaredDistance, TensorNorms
+from fedspill.leaks.inputs.search.priors import TotalVariation
+from fedspill.leaks.inputs.search.search import State, reconstruct
 
 
 def line(task: Task, name: str, x: Tensor) -> None:

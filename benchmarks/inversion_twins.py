@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.batch_norm import BatchNorms, tracking
-from fedspill.attacks.inversion.stackable import stackable
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, tracking
+from fedspill.leaks.inputs.search.stacked_batch_norm import stackable
 
 
 def by_batch(model: nn.Module) -> nn.Module:

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.data.cifar10 import Cifar10
 from fedspill.data.cifar100 import Cifar100
-from fedspill.metrics.similarity import matched, psnr
+from fedspill.leaks.inputs.scoring.similarity import matched, psnr
 from fedspill.models.mlp import Mlp
 from fedspill.models.resnet import ResNet18
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from timing import interleaved, spread
 
-from fedspill.attacks.llbg import llbg_counts
+from fedspill.leaks.labels.llbg import llbg_counts
 
 BATCHES, CLASSES, SAMPLES, PER_STEP = 100, 100, 128, 13
 BAR = 30

@@ -24,21 +24,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from fedspill.attacks.base import Attack
-from fedspill.attacks.ebi import EBI
-from fedspill.attacks.labels import Labels
-from fedspill.attacks.llbg import LLBG, LLBGAux
-from fedspill.attacks.llg import LLG
-from fedspill.data.base import Dataset, Examples
+from fedspill.attack import Attack
+from fedspill.leaks.labels.ebi import EBI
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG, LLBGAux
+from fedspill.leaks.labels.llg import LLG
+from fedspill.dataset import Dataset, Examples
 from fedspill.data.cifar10 import Cifar10
 from fedspill.data.cifar100 import Cifar100
 from fedspill.data.fashion_subclasses import FashionSubclasses
 from fedspill.data.mnist import Mnist
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, accuracy
-from fedspill.guesses import LabelCounts
-from fedspill.metrics.labels import overlap, true_counts
-from fedspill.models.base import ModelSpec
+from fedspill.federation.local import accuracy
+from fedspill.training import LocalTraining
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.metrics import overlap, true_counts
+from fedspill.model_spec import ModelSpec
 from fedspill.models.cnn import Cnn
 from fedspill.models.cnn_decaf import CnnDecaf
 from fedspill.models.heads import last_linear

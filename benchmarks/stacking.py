@@ -20,8 +20,8 @@ import torch
 from timing import interleaved
 from torch import nn
 
-from fedspill.data.base import Examples
-from fedspill.federation.local import LocalTraining
+from fedspill.dataset import Examples
+from fedspill.training import LocalTraining
 from fedspill.federation.stacked import MOST_PARAMETERS, is_stackable
 from fedspill.federation.trainers import Engine, InProcess
 

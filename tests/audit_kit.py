@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from fedspill.audit.plan import Plan, check_plan
-from fedspill.audit.runner import audit
+from fedspill.deployment.plan import Plan, check_plan
+from fedspill.audit.run_audit import audit
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "widths": [16]},
@@ -142,10 +142,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 import os, sys, time
 import torch
-from fedspill.attacks.base import Attack
-from fedspill.attacks.last_layer import LABEL_NEEDS, read_last_layer
-from fedspill.attacks.llbg import llbg_counts
-from fedspill.guesses import LabelCounts
+from fedspill.attack import Attack
+from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
+from fedspill.leaks.labels.llbg import llbg_counts
+from fedspill.leaks.labels.guess import LabelCounts
 """
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedspill.attacks.active.targets import Targets
-from fedspill.attacks.base import Attack
-from fedspill.data.base import Examples
+from fedspill.planting.targets import Targets
+from fedspill.attack import Attack
+from fedspill.dataset import Examples
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Horizontal, Round, Settings
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.messages import Message
 from fedspill.registry import make
 from fedspill.threat import Channel, ThreatModel

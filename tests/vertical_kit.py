@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.data.digits import Digits
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.federation.vertical import Vertical, VerticalSettings
 from fedspill.messages import Message
 from fedspill.models.cafe_towers import CafeTowers

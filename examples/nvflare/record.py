@@ -8,7 +8,7 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from fedspill.federation.wire import weighted_sum
 from fedspill.messages import AGGREGATOR, SERVER, Message
-from fedspill.tracefolder import FolderRecorder
+from fedspill.trace_folder import FolderRecorder
 
 
 class RecordingAggregator(ModelAggregator):

@@ -21,21 +21,22 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedspill.attacks.decaf_paper import descent, gradient_bases, null_classes
-from fedspill.attacks.local_changes import read_changes, read_setting
-from fedspill.attacks.path_bases import inner_products, path_bases
-from fedspill.attacks.simplex import simplex_fit
-from fedspill.data.base import Dataset, Examples
-from fedspill.defenses.base import Defense
+from fedspill.leaks.composition.shares.published_steps import descent, gradient_bases, null_classes
+from fedspill.observe.local_changes import read_changes, read_setting
+from fedspill.observe.path_bases import inner_products, path_bases
+from fedspill.observe.simplex import simplex_fit
+from fedspill.dataset import Dataset, Examples
+from fedspill.defense import Defense
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.dropout import Dropout
 from fedspill.defenses.verify import guarantee_of
 from fedspill.errors import DataMissing
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, accuracy
-from fedspill.guesses import Proportions
-from fedspill.metrics.base import Measured, Metric, Score
-from fedspill.metrics.proportions import (
+from fedspill.federation.local import accuracy
+from fedspill.training import LocalTraining
+from fedspill.leaks.composition.guess import Proportions
+from fedspill.metric import Measured, Metric, Score
+from fedspill.leaks.composition.metrics import (
     CompositionL1,
     CompositionL2,
     CompositionLInf,

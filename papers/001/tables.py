@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fedspill import reproduce
-from fedspill.attacks.cafe.invert import Effort
-from fedspill.attacks.cafe.published import STEPS, Constants
+from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants
 from fedspill.defenses.fake_gradients import FakeGradients
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.reproduce import Row, Run, Table, published
 
 measuring = partial(reproduce.measuring, __file__)

@@ -18,18 +18,20 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from fedspill.data.base import Dataset, Examples
-from fedspill.defenses.base import Defense
+from fedspill.dataset import Dataset, Examples
+from fedspill.defense import Defense
 from fedspill.defenses.compression import Compression
 from fedspill.errors import DataMissing
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, accuracy
-from fedspill.guesses import ClassQuantities, Presence
-from fedspill.metrics.base import Measured, Metric, Score
-from fedspill.metrics.groups import ExactGroups, LargestGroup, RankCorrelation
-from fedspill.metrics.presence import BalancedPresence, PresenceSuccess
-from fedspill.metrics.quantities import QuantityError, WithinFivePercent, WithinOne, constants
-from fedspill.metrics.round_truth import true_owners
+from fedspill.federation.local import accuracy
+from fedspill.training import LocalTraining
+from fedspill.leaks.presence.guess import Presence
+from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.metric import Measured, Metric, Score
+from fedspill.leaks.groups.metrics import ExactGroups, LargestGroup, RankCorrelation
+from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
+from fedspill.leaks.quantity.metrics import QuantityError, WithinFivePercent, WithinOne, constants
+from fedspill.observe.round_truth import true_owners
 from fedspill.models.heads import last_linear
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make

@@ -36,9 +36,9 @@ def main() -> None:
     )
     asked = parser.parse_args()
     stand_in_for_scipy()
-    from fedspill.attacks.inversion.objectives import Objective
-    from fedspill.attacks.inversion.recipes import inverting_gradients
-    from fedspill.attacks.inversion.search import Box, Found, one_hot, reconstruct
+    from fedspill.leaks.inputs.search.objectives import Objective
+    from fedspill.leaks.inputs.search.recipes import inverting_gradients
+    from fedspill.leaks.inputs.search.search import Box, Found, one_hot, reconstruct
     from fedspill.registry import paper_tables
     from fedspill.reproduce import Run
     from fedspill.trace import Origin, Truth

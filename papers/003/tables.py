@@ -18,36 +18,37 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.base import Attack
-from fedspill.attacks.ebi import EBI, ebi_counts
-from fedspill.attacks.inverting_gradients import InvertingGradients
-from fedspill.attacks.labels import Labels
-from fedspill.attacks.llbg import LLBG, LLBGAux, LLBGGamma
-from fedspill.attacks.llg import LLG
-from fedspill.attacks.probe import class_confidence
-from fedspill.attacks.reconstruction import Reconstruction
-from fedspill.data.base import Dataset, DataSource, Examples
+from fedspill.attack import Attack
+from fedspill.leaks.labels.ebi import EBI, ebi_counts
+from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG, LLBGAux, LLBGGamma
+from fedspill.leaks.labels.llg import LLG
+from fedspill.observe.probe import class_confidence
+from fedspill.leaks.inputs.inputs import Reconstruction
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.data.cifar100 import Cifar100
 from fedspill.data.fashion_subclasses import FashionSubclasses
-from fedspill.defenses.base import Defense
+from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.errors import DataMissing, NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.guesses import Inputs, LabelCounts
+from fedspill.training import LocalTraining
+from fedspill.leaks.inputs.guess import Inputs
+from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.messages import Message
-from fedspill.metrics.base import Metric, Score
-from fedspill.metrics.inputs import InputsLpips, InputsMse, InputsPsnr, InputsSsim
-from fedspill.metrics.labels import LabelSuccess, baselines, true_counts
-from fedspill.models.base import ModelSpec
+from fedspill.metric import Metric, Score
+from fedspill.leaks.inputs.metrics import InputsLpips, InputsMse, InputsPsnr, InputsSsim
+from fedspill.leaks.labels.metrics import LabelSuccess, baselines, true_counts
+from fedspill.model_spec import ModelSpec
 from fedspill.models.cnn import Cnn
 from fedspill.models.heads import last_linear
 from fedspill.models.mlp import Mlp
 from fedspill.models.resnet import ResNet32
 from fedspill.models.vgg import Vgg11, Vgg19
 from fedspill.models.vit import Vit
-from fedspill.partitions.base import Partition
+from fedspill.partition import Partition
 from fedspill.partitions.drawing import draw
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest
 from fedspill.partitions.uniform_batch import UniformBatch

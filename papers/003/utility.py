@@ -193,7 +193,7 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
 
 def summary(out: Path) -> list[str]:
     """A row for each setting: accuracy over seeds with Student's interval, beside what the paper prints."""
-    from fedspill.metrics.base import mean_interval
+    from fedspill.intervals import mean_interval
     from fedspill.reproduce import published
 
     printed, every = published("003", "utility"), lines_of(out)

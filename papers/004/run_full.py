@@ -29,7 +29,7 @@ from measure.settings import ATTRIBUTES, DATA, Case
 from measure.watching import detect
 
 from fedspill.attacks.active.experiment import PUBLISHED, Recipes
-from fedspill.attacks.active.trained import AMI, AaiRecipe, AmiRecipe
+from fedspill.planting.trained_neurons import AMI, AaiRecipe, AmiRecipe
 
 ROUNDS = 31  # of a benign federation: 30 models with one before them
 EVENTS = ("learning rate drops", "new cohort", "server restarts")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from fedspill import reproduce
 from fedspill.attacks.active.experiment import PUBLISHED, Recipes
-from fedspill.data.base import data_folder
+from fedspill.dataset import data_folder
 from fedspill.errors import DataMissing
 from fedspill.reproduce import Row, Run, Table, not_runnable
 

@@ -6,67 +6,84 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedspill.attacks.base import ActiveAttack, Attack
-    from fedspill.audit.deployment import Deployment
-    from fedspill.audit.plan import Plan
-    from fedspill.data.base import Dataset, Examples
-    from fedspill.defenses.base import Defense, Verdict
+    from fedspill.attack import ActiveAttack, Attack
+    from fedspill.attack_run import Outcome, run_attack
+    from fedspill.audit.result import AuditResult, Finding
+    from fedspill.audit.run_audit import run_audit
+    from fedspill.dataset import Dataset, DataSource, Examples
+    from fedspill.defense import Defense, Verdict
+    from fedspill.deployment.deployment import Deployment
+    from fedspill.deployment.plan import Plan
     from fedspill.errors import FedspillError
     from fedspill.federation.horizontal import Horizontal, Settings
-    from fedspill.federation.local import LocalTraining
-    from fedspill.guesses import Guess, LabelCounts
+    from fedspill.guess import Guess
+    from fedspill.leak import Leak
+    from fedspill.leaks.labels.guess import LabelCounts
     from fedspill.messages import Message
-    from fedspill.metrics.base import Metric, Score
+    from fedspill.metric import Metric, Score
     from fedspill.threat import ThreatModel, adversary
     from fedspill.trace import MemoryTrace, Origin, Trace, View
-    from fedspill.tracefolder import FolderRecorder, FolderTrace
+    from fedspill.trace_folder import FolderRecorder, FolderTrace
+    from fedspill.training import LocalTraining
 
 # Where each public name lives; imported on first use, so that `import fedspill` costs nothing.
 _HOMES = {
-    "ActiveAttack": "attacks.base",
-    "Attack": "attacks.base",
-    "Dataset": "data.base",
-    "Defense": "defenses.base",
-    "Deployment": "audit.deployment",
-    "Examples": "data.base",
+    "ActiveAttack": "attack",
+    "Attack": "attack",
+    "AuditResult": "audit.result",
+    "DataSource": "dataset",
+    "Dataset": "dataset",
+    "Defense": "defense",
+    "Deployment": "deployment.deployment",
+    "Examples": "dataset",
     "FedspillError": "errors",
-    "FolderRecorder": "tracefolder",
-    "FolderTrace": "tracefolder",
-    "Guess": "guesses",
+    "Finding": "audit.result",
+    "FolderRecorder": "trace_folder",
+    "FolderTrace": "trace_folder",
+    "Guess": "guess",
     "Horizontal": "federation.horizontal",
-    "LabelCounts": "guesses",
-    "LocalTraining": "federation.local",
+    "LabelCounts": "leaks.labels.guess",
+    "Leak": "leak",
+    "LocalTraining": "training",
     "MemoryTrace": "trace",
     "Message": "messages",
-    "Metric": "metrics.base",
+    "Metric": "metric",
     "Origin": "trace",
-    "Plan": "audit.plan",
-    "Score": "metrics.base",
+    "Outcome": "attack_run",
+    "Plan": "deployment.plan",
+    "Score": "metric",
     "Settings": "federation.horizontal",
     "ThreatModel": "threat",
     "Trace": "trace",
-    "Verdict": "defenses.base",
+    "Verdict": "defense",
     "View": "trace",
     "adversary": "threat",
+    "run_attack": "attack_run",
+    "run_audit": "audit.run_audit",
 }
 __all__ = [
     "ActiveAttack",
     "Attack",
+    "AuditResult",
+    "DataSource",
     "Dataset",
     "Defense",
     "Deployment",
     "Examples",
     "FedspillError",
+    "Finding",
     "FolderRecorder",
     "FolderTrace",
     "Guess",
     "Horizontal",
     "LabelCounts",
+    "Leak",
     "LocalTraining",
     "MemoryTrace",
     "Message",
     "Metric",
     "Origin",
+    "Outcome",
     "Plan",
     "Score",
     "Settings",
@@ -76,6 +93,8 @@ __all__ = [
     "View",
     "__version__",
     "adversary",
+    "run_attack",
+    "run_audit",
 ]
 
 

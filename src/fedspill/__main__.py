@@ -1,6 +1,6 @@
 """`python -m fedspill` is the command line."""
 
-from fedspill.cli import main
+from fedspill.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,9 @@
-"""Finds attacks, defenses, metrics, data sets, partitions, models and paper tables by folder and entry point.
+"""Finds leaks, attacks, defenses, metrics, data sets, partitions, models and paper tables by folder and entry point.
 
 Every one of them is a frozen dataclass with `name`, `title` and `paper` as plain class attributes, in a file of its
-family's folder. Listing reads those files as text, so it imports neither them nor torch. Packages of others are found
-by entry point (group `fedspill.attacks`, ...) and imported only when one of them is named.
+family's folder; a leak is a folder of leaks/ that holds its attacks and metrics. Listing reads those files as text, so
+it imports neither them nor torch. What others wrote is found by entry point (group `fedspill.attacks`, ...) or named
+outright as "package.module:Class", and imported only when it is used.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,18 +24,18 @@ from typing import Any, Literal, TypeAlias
 
 from fedspill.errors import UnknownName, UsageError
 
-Family: TypeAlias = Literal["attacks", "defenses", "metrics", "datasets", "partitions", "models", "papers"]
+Family: TypeAlias = Literal["leaks", "attacks", "defenses", "metrics", "datasets", "partitions", "models", "papers"]
 
 _HERE = Path(__file__).parent
+_LEAKS = _HERE / "leaks"
 _FOLDERS: dict[Family, str] = {
-    "attacks": "attacks",
     "defenses": "defenses",
-    "metrics": "metrics",
     "datasets": "data",
     "partitions": "partitions",
     "models": "models",
 }
 _SINGULAR: dict[Family, str] = {
+    "leaks": "leak",
     "attacks": "attack",
     "defenses": "defense",
     "metrics": "metric",
@@ -42,6 +44,7 @@ _SINGULAR: dict[Family, str] = {
     "models": "model",
     "papers": "paper table",
 }
+_OUTSIDE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")  # "package.module:Class"
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,28 @@ class Entry:
     source: Path | EntryPoint
     class_name: str
 
+    @property
+    def is_plugin(self) -> bool:
+        """Whether it is code of others."""
+        return isinstance(self.source, EntryPoint)
+
+
+def is_outside(name: str) -> bool:
+    """Whether the name says where code of others lies: "package.module:Class"."""
+    return _OUTSIDE.match(name) is not None
+
 
 def entries(family: Family) -> list[Entry]:
-    """All of a family, by name, without importing any of it. Plug-ins are listed by their entry point's name."""
+    """All of a family, by name, without importing any of it."""
     found = [entry for path in _files(family) for entry in _read(family, path)]
-    found += [
-        Entry(family, point.name, f"plug-in {point.value}", "", "", point, point.attr)
-        for point in _plug_ins(family, tuple(sys.path), entry_points)
-    ]
+    found += [_plugin_entry(family, point) for point in _plug_ins(family, tuple(sys.path), entry_points)]
     return sorted(found, key=lambda entry: entry.name)
 
 
 def find(family: Family, name: str) -> Entry:
+    """The entry of that name, or of the class that "package.module:Class" names."""
+    if is_outside(name):
+        return _plugin_entry(family, EntryPoint(name, name, f"fedspill.{family}"))
     for entry in entries(family):
         if entry.name == name:
             return entry
@@ -77,23 +90,40 @@ def find(family: Family, name: str) -> Entry:
 def load(family: Family, name: str) -> type[Any]:
     """The class of that name; this is where its module, and torch with it, is imported."""
     entry = find(family, name)
-    if isinstance(entry.source, EntryPoint):
-        return _load_plugin(family, entry.source)
-    loaded = getattr(_module(family, entry.source), entry.class_name)
+    loaded = _load_plugin(entry) if entry.is_plugin else getattr(_module(family, entry), entry.class_name)
     assert isinstance(loaded, type)
     return loaded
 
 
-def _load_plugin(family: Family, point: EntryPoint) -> type[Any]:
-    """The class that a package of others offers; whatever goes wrong there is said in one sentence."""
-    what = f"The plug-in {point.name!r} ({point.value})"
-    try:
-        loaded = point.load()
-    except Exception as error:
-        raise UsageError(f"{what} cannot be imported: {type(error).__name__}: {error}.") from error
+def load_leak(name: str) -> Any:
+    """The `Leak` of that name."""
+    entry = find("leaks", name)
+    if entry.is_plugin:
+        return _imported(entry)
+    return getattr(_module("leaks", entry), entry.class_name)
+
+
+def _load_plugin(entry: Entry) -> type[Any]:
+    """The class that others offer; whatever goes wrong there is said in one sentence that names it."""
+    loaded = _imported(entry)
     if not isinstance(loaded, type) or not dataclasses.is_dataclass(loaded):
-        raise UsageError(f"{what} is no dataclass, as every {_SINGULAR[family]} must be.")
+        raise UsageError(f"{_plugin_words(entry)} is no dataclass, as every {_SINGULAR[entry.family]} must be.")
     return loaded
+
+
+def _imported(entry: Entry) -> Any:
+    assert isinstance(entry.source, EntryPoint)
+    try:
+        return entry.source.load()
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{_plugin_words(entry)} cannot be imported: {problem}.") from error
+
+
+def _plugin_words(entry: Entry) -> str:
+    assert isinstance(entry.source, EntryPoint)
+    named = "" if entry.name == entry.source.value else f" ({entry.source.value})"
+    return f"The plug-in {entry.name!r}{named}"
 
 
 def make(family: Family, name: str, options: Mapping[str, object] | None = None) -> Any:
@@ -129,7 +159,12 @@ def papers_folder() -> Path:
 
 def paper_tables(paper: str) -> ModuleType:
     """The code of one paper's tables, e.g. "003", for scripts and tests beside it."""
-    return _module("papers", papers_folder() / paper / "tables.py")
+    return _paper_module(papers_folder() / paper / "tables.py")
+
+
+def report_format(name: str) -> ModuleType:
+    """The module of report/ that writes results in that format: a result is shown without knowing who shows it."""
+    return importlib.import_module(f"fedspill.report.{name}")
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -137,9 +172,15 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def _files(family: Family) -> list[Path]:
+    """Where classes of a family may stand. In a leak's folder, metrics*.py hold its metrics and leak.py the leak."""
     if family == "papers":
         return sorted(papers_folder().glob("*/tables.py"))
-    return sorted(path for path in (_HERE / _FOLDERS[family]).glob("*.py") if path.stem not in ("__init__", "base"))
+    if family == "leaks":
+        return sorted(_LEAKS.glob("*/leak.py"))
+    if family in ("attacks", "metrics"):
+        wanted = family == "metrics"
+        return sorted(path for path in _LEAKS.glob("*/*.py") if path.stem.endswith("metrics") == wanted)
+    return sorted((_HERE / _FOLDERS[family]).glob("*.py"))
 
 
 @cache
@@ -148,18 +189,58 @@ def _plug_ins(family: Family, path: tuple[str, ...], look_up: Callable[..., Iter
     return list(look_up(group=f"fedspill.{family}"))
 
 
+def _plugin_entry(family: Family, point: EntryPoint) -> Entry:
+    """What a plug-in's file says of it; one whose file cannot be read is listed all the same, and says so."""
+    path = _source_of(point.module)
+    try:
+        described = {entry.class_name: entry for entry in _read(family, path)} if path else {}
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError) as error:
+        return Entry(
+            family, point.name, f"plug-in that cannot be read: {type(error).__name__}", "", "", point, point.attr
+        )
+    if point.attr in described:
+        return dataclasses.replace(described[point.attr], name=point.name, source=point)
+    return Entry(family, point.name, f"plug-in {point.value}", "", "", point, point.attr)
+
+
+def _source_of(module: str) -> Path | None:
+    """The file of a module that is not imported for this; only packages above it are."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # whatever the packages above it do when they are imported
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
 @cache
 def _read(family: Family, path: Path) -> tuple[Entry, ...]:
-    """The registered classes of one file: those that set a literal `name` in their body."""
+    """The registered classes of one file: those that set a literal `name` in their body; of leaks, the `Leak`s made."""
     found = []
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and family != "leaks":
             literals = _literals(node)
             if "name" in literals:
-                about = ast.get_docstring(node) or ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+                about = ast.get_docstring(node) or ast.get_docstring(tree) or ""
                 title, paper = literals.get("title", ""), literals.get("paper", "")
                 found.append(Entry(family, literals["name"], title, paper, about, path, node.name))
+        elif isinstance(node, ast.Assign) and family == "leaks" and _makes_leak(node.value):
+            assert isinstance(node.value, ast.Call)
+            given = {
+                keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if _is_text(keyword)
+            }
+            (target,) = node.targets
+            assert isinstance(target, ast.Name)
+            found.append(Entry(family, given["name"], given["title"], "", given["question"], path, target.id))
     return tuple(found)
+
+
+def _makes_leak(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "Leak"
+
+
+def _is_text(keyword: ast.keyword) -> bool:
+    return isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str)
 
 
 def _literals(node: ast.ClassDef) -> dict[str, str]:
@@ -177,9 +258,14 @@ def _literals(node: ast.ClassDef) -> dict[str, str]:
     return values
 
 
-def _module(family: Family, path: Path) -> ModuleType:
-    if family != "papers":
-        return importlib.import_module(f"fedspill.{_FOLDERS[family]}.{path.stem}")
+def _module(family: Family, entry: Entry) -> ModuleType:
+    assert isinstance(entry.source, Path)
+    if family == "papers":
+        return _paper_module(entry.source)
+    return importlib.import_module(".".join(("fedspill", *entry.source.relative_to(_HERE).with_suffix("").parts)))
+
+
+def _paper_module(path: Path) -> ModuleType:
     name = f"fedspill_papers_{path.parent.name}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)

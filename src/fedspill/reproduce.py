@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fedspill.errors import UsageError
-from fedspill.metrics.base import Score
+from fedspill.metric import Score
 from fedspill.registry import Entry, entries, load, papers_folder
 
 Scale: TypeAlias = Literal["quick", "full"]

@@ -12,10 +12,11 @@ from torch import Tensor, stack
 
 from fedspill.errors import NotKnown, NotVisible
 from fedspill.messages import Kind, Message
+from fedspill.progress import UNWATCHED, Progress
 from fedspill.threat import KNOWLEDGE, ThreatModel
 
 if TYPE_CHECKING:
-    from fedspill.data.base import Examples
+    from fedspill.dataset import Examples
 
 
 class Origin(NamedTuple):
@@ -162,11 +163,19 @@ class Trace(ABC):
     def truth(self) -> Truth: ...
 
     @final
-    def view(self, threat: ThreatModel, *, me: str | None = None, knowledge: Mapping[str, Any] | None = None) -> View:
+    def view(
+        self,
+        threat: ThreatModel,
+        *,
+        me: str | None = None,
+        knowledge: Mapping[str, Any] | None = None,
+        progress: Progress = UNWATCHED,
+    ) -> View:
         """What `threat` sees; of the protocol and the given knowledge it gets what it may know, and nothing else."""
         offered = {**self.protocol, **(knowledge or {})}
         known = {word: value for word, value in offered.items() if word in threat.knows and value is not None}
-        return View(self, threat, known, me=me, public={word: self.protocol.get(word) for word in PUBLIC})
+        public = {word: self.protocol.get(word) for word in PUBLIC}
+        return View(self, threat, known, me=me, public=public, progress=progress)
 
 
 # Facts of the protocol that every party has, because every message shows them.
@@ -185,9 +194,11 @@ class View:
         *,
         me: str | None = None,
         public: Mapping[str, Any] | None = None,
+        progress: Progress = UNWATCHED,
     ) -> None:
         self.threat = threat
         self.me = me
+        self.progress = progress  # for long work to tell how far it is
         self.public = dict(public or {})
         self.used: set[str] = set()  # knowledge that was really asked for: evidence, not a declaration
         self.__source = source

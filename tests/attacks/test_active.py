@@ -11,26 +11,27 @@ from spine import blobs, network
 from torch import Tensor, nn
 
 from fedspill.attacks.active.adaptive import plant_frozen_row
-from fedspill.attacks.active.closed_form import Shape, neurons, plant_neurons
-from fedspill.attacks.active.dense import Dense, read_dense, signals
-from fedspill.attacks.active.imputation import impute
+from fedspill.planting.closed_form import Shape, neurons, plant_neurons
+from fedspill.planting.dense_network import Dense, read_dense, signals
+from fedspill.planting.imputation import impute
 from fedspill.attacks.active.many_rounds import aggregates
-from fedspill.attacks.active.reading import contrast
-from fedspill.attacks.active.targets import Targets
-from fedspill.attacks.active.trained import AaiRecipe, AmiRecipe, align, train_aai, train_ami
+from fedspill.planting.read_sums import contrast
+from fedspill.planting.targets import Targets
+from fedspill.planting.trained_neurons import AaiRecipe, AmiRecipe, align, train_aai, train_ami
 from fedspill.audit.controls import run_control
-from fedspill.audit.deployment import Deployment
+from fedspill.deployment.deployment import Deployment
 from fedspill.audit.matrix import Pair
-from fedspill.audit.plan import check_plan
-from fedspill.audit.siege import besiege
-from fedspill.audit.targets import draw_targets
-from fedspill.data.base import Examples
+from fedspill.deployment.plan import check_plan
+from fedspill.audit.planted_run import besiege
+from fedspill.deployment.targets import draw_targets
+from fedspill.dataset import Examples
 from fedspill.data.made_up_people import MadeUpPeople
 from fedspill.errors import NotApplicable, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, Tensors, gradient, load, state_of
-from fedspill.guesses import Attributes
-from fedspill.metrics.attributes import area_interval, restricted_area
+from fedspill.federation.local import load, state_of
+from fedspill.training import LocalTraining, Tensors, gradient
+from fedspill.leaks.attributes.guess import Attributes
+from fedspill.leaks.attributes.metrics import area_interval, restricted_area
 from fedspill.registry import make, options_of
 from fedspill.seeds import generator
 from fedspill.threat import MALICIOUS_SERVER

@@ -10,9 +10,10 @@ import pytest
 import torch
 from spine import CLASSES, attempt, fitting_adversary, knowledge, recorded
 
-from fedspill.attacks.base import Attack
+from fedspill.attack import Attack
 from fedspill.errors import AttackFailed, NotApplicable, NotKnown, NotVisible, Unfit, UsageError
-from fedspill.guesses import Guess, LabelCounts
+from fedspill.guess import Guess
+from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.messages import Kind, Message
 from fedspill.registry import entries, make
 from fedspill.threat import ADVERSARIES, CURIOUS_SERVER, CURIOUS_SERVER_SECAGG, EAVESDROPPER, Needs, needs

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.decode import Steps, decoded
-from fedspill.attacks.label_posterior import best_tails
-from fedspill.federation.schedule import Schedule
+from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
+from fedspill.leaks.labels.counts.posterior import best_tails
+from fedspill.training import Schedule
 
 
 def decode_counts(bias: Tensor, probability: Tensor, schedule: Schedule) -> Tensor:

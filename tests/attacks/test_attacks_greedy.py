@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedspill.attacks.ebi import ebi_counts
-from fedspill.attacks.greedy import greedy_counts
-from fedspill.attacks.llbg import llbg_counts
-from fedspill.attacks.llg import llg_counts
+from fedspill.leaks.labels.ebi import ebi_counts
+from fedspill.leaks.labels.counts.greedy import greedy_counts
+from fedspill.leaks.labels.llbg import llbg_counts
+from fedspill.leaks.labels.llg import llg_counts
 from fedspill.errors import NotApplicable
 
 

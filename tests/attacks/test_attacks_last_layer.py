@@ -7,15 +7,15 @@ import pytest
 import torch
 from spine import CLASSES, blobs, knowledge, network, protocol_of, recorded
 
-from fedspill.attacks.last_layer import from_messages, read_last_layer
-from fedspill.data.base import Examples
+from fedspill.observe.last_layer import from_messages, read_last_layer
+from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.federation.schedule import Schedule
-from fedspill.guesses import LabelCounts
+from fedspill.training import LocalTraining
+from fedspill.training import Schedule
+from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.messages import Message
-from fedspill.metrics.labels import LabelSuccess
+from fedspill.leaks.labels.metrics import LabelSuccess
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER, CURIOUS_SERVER_SECAGG
 from fedspill.trace import MemoryTrace, Origin

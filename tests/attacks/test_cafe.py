@@ -8,27 +8,27 @@ from spine import attempt
 from torch import Tensor
 from vertical_kit import BATCH, SAMPLES, digits, federate, network, plain, server_view
 
-from fedspill.attacks.cafe.first_layer import first_layer
-from fedspill.attacks.cafe.free import _lengths, _Round
-from fedspill.attacks.cafe.invert import Effort
-from fedspill.attacks.cafe.lbfgs import Objective, minimise
-from fedspill.attacks.cafe.linear import Products
-from fedspill.attacks.cafe.observed import observe
-from fedspill.attacks.cafe.plans import plan_of
-from fedspill.attacks.cafe.published import Published
-from fedspill.attacks.cafe.ranges import _leading
-from fedspill.attacks.cafe.unsort import reordered
-from fedspill.attacks.cafe_exact import Cafe, recover, recover_moving, vouched
-from fedspill.attacks.cafe_paper import CafePaper
-from fedspill.data.base import Examples
+from fedspill.leaks.inputs.vertical.first_layer import first_layer
+from fedspill.leaks.inputs.vertical.moving_model import _lengths, _Round
+from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.leaks.inputs.vertical.batched_lbfgs import Objective, minimise
+from fedspill.leaks.inputs.vertical.separate_products import Products
+from fedspill.leaks.inputs.vertical.server_observations import observe
+from fedspill.leaks.inputs.vertical.separate_sums import plan_of
+from fedspill.leaks.inputs.vertical.published_algorithms import Published
+from fedspill.leaks.inputs.vertical.intersect_row_spaces import _leading
+from fedspill.leaks.inputs.vertical.undo_fake_gradients import reordered
+from fedspill.leaks.inputs.cafe import Cafe, recover, recover_moving, vouched
+from fedspill.leaks.inputs.cafe_paper import CafePaper
+from fedspill.dataset import Examples
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.fake_gradients import FakeGradients, sorted_normal
 from fedspill.errors import FedspillError, NotApplicable, Unfit
 from fedspill.federation.batches import circulant, membership, plan_batches
-from fedspill.federation.local import LocalTraining, gradient
-from fedspill.guesses import Inputs
+from fedspill.training import LocalTraining, gradient
+from fedspill.leaks.inputs.guess import Inputs
 from fedspill.messages import Message
-from fedspill.metrics.tiles import TilePsnr, tile_psnr
+from fedspill.leaks.inputs.tile_metrics import TilePsnr, tile_psnr
 from fedspill.models.vertical import VerticalNet
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace, Origin

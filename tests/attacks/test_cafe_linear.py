@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from vertical_kit import SAMPLES, federate, plain, server_view
 
-from fedspill.attacks.cafe.first_layer import first_layer, moving_layer
-from fedspill.attacks.cafe.linear import Products
-from fedspill.attacks.cafe.moving import as_if_still
-from fedspill.attacks.cafe.observed import observe
-from fedspill.attacks.cafe.plans import Circulant, Factored, overlaps, plan_of
-from fedspill.attacks.cafe.spread import inverse_diagonal, least_mean
-from fedspill.attacks.cafe_exact import all_layers
+from fedspill.leaks.inputs.vertical.first_layer import first_layer, moving_layer
+from fedspill.leaks.inputs.vertical.separate_products import Products
+from fedspill.leaks.inputs.vertical.undo_model_change import as_if_still
+from fedspill.leaks.inputs.vertical.server_observations import observe
+from fedspill.leaks.inputs.vertical.separate_sums import Circulant, Factored, overlaps, plan_of
+from fedspill.leaks.inputs.vertical.inverse_diagonal import inverse_diagonal, least_mean
+from fedspill.leaks.inputs.cafe import all_layers
 from fedspill.federation.batches import circulant, membership, plan_batches
 
 CUBIC = ("cholesky_inverse", "inverse", "linalg_inv_ex", "linalg_eigh", "_linalg_eigh", "_linalg_svd", "linalg_lu")

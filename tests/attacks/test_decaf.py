@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.compositions import Composition, over_rounds, rounds_of, weight_of
-from fedspill.attacks.decaf import Decaf
-from fedspill.attacks.decaf_paper import descent, null_classes, read_out
-from fedspill.attacks.local_changes import Optimizer
-from fedspill.attacks.path_bases import Probe, inner_products, membership
-from fedspill.attacks.path_shares import hedged
-from fedspill.attacks.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
-from fedspill.data.base import Dataset
+from fedspill.leaks.composition.shares.combined_rounds import Composition, over_rounds, rounds_of, weight_of
+from fedspill.leaks.composition.decaf import Decaf
+from fedspill.leaks.composition.shares.published_steps import descent, null_classes, read_out
+from fedspill.observe.local_changes import Optimizer
+from fedspill.observe.path_bases import Probe, inner_products, membership
+from fedspill.leaks.composition.shares.path_shares import hedged
+from fedspill.observe.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
+from fedspill.dataset import Dataset
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import Unfit
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.guesses import Proportions
-from fedspill.metrics.proportions import CompositionL1, FalseNulls, NullRecall
+from fedspill.training import LocalTraining
+from fedspill.leaks.composition.guess import Proportions
+from fedspill.leaks.composition.metrics import CompositionL1, FalseNulls, NullRecall
 from fedspill.models.heads import last_linear
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make

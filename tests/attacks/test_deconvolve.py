@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedspill.attacks.inversion import deconvolve
-from fedspill.attacks.inversion.deconvolve import layer_input
+from fedspill.leaks.inputs.exact.deconvolve import layer_input
 
 SHAPE = (3, 8, 8)
 

@@ -11,28 +11,28 @@ import torch
 from spine import CLASSES, attempt, recorded
 from torch import Tensor, nn
 
-from fedspill.attacks.base import Attack
-from fedspill.attacks.dlg import DeepLeakage, ImprovedDeepLeakage
-from fedspill.attacks.grad_inversion import GradInversion
-from fedspill.attacks.inversion.batch_norm import BatchNorms, read_batch_norms
-from fedspill.attacks.inversion.cases import Case, cases_of
-from fedspill.attacks.inversion.certify import mismatch_up_to_scale
-from fedspill.attacks.inversion.gradients import Gradients, gradients_of
-from fedspill.attacks.inversion.likeliest import defended_gradient
-from fedspill.attacks.inversion.matching import CERTAIN, _gradients, best_of, match
-from fedspill.attacks.inversion.priors import BatchNormStatistics
-from fedspill.attacks.inversion.recipes import dlg
-from fedspill.attacks.inversion.search import Recipe, one_hot
-from fedspill.attacks.inverting_gradients import InvertingGradients
-from fedspill.attacks.reconstruction import Reconstruction
-from fedspill.attacks.sapag import Sapag
-from fedspill.data.base import Examples
+from fedspill.attack import Attack
+from fedspill.leaks.inputs.dlg import DeepLeakage, ImprovedDeepLeakage
+from fedspill.leaks.inputs.grad_inversion import GradInversion
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, read_batch_norms
+from fedspill.leaks.inputs.observed_gradients import Case, cases_of
+from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
+from fedspill.leaks.inputs.search.candidate_gradients import Gradients, gradients_of
+from fedspill.leaks.inputs.search.most_likely_batch import defended_gradient
+from fedspill.leaks.inputs.search.gradient_matching import CERTAIN, _gradients, best_of, match
+from fedspill.leaks.inputs.search.priors import BatchNormStatistics
+from fedspill.leaks.inputs.search.recipes import dlg
+from fedspill.leaks.inputs.search.search import Recipe, one_hot
+from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
+from fedspill.leaks.inputs.inputs import Reconstruction
+from fedspill.leaks.inputs.sapag import Sapag
+from fedspill.dataset import Examples
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import NotApplicable
-from fedspill.federation.local import LocalTraining
-from fedspill.federation.schedule import Schedule
+from fedspill.training import LocalTraining
+from fedspill.training import Schedule
 from fedspill.messages import Message
-from fedspill.metrics.similarity import matched, psnr
+from fedspill.leaks.inputs.scoring.similarity import matched, psnr
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace, View

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.gradients import gradients_of, local_steps_of, soft_cross_entropy
-from fedspill.attacks.inversion.objectives import (
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, local_steps_of, soft_cross_entropy
+from fedspill.leaks.inputs.search.objectives import (
     CosineDistance,
     GaussianKernel,
     Objective,
@@ -17,16 +17,16 @@ from fedspill.attacks.inversion.objectives import (
     TensorNorms,
     relative_mismatch,
 )
-from fedspill.attacks.inversion.optimizers import Adam, Lbfgs, Memory, Optimizer
-from fedspill.attacks.inversion.priors import (
+from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, Memory, Optimizer
+from fedspill.leaks.inputs.search.priors import (
     BatchNormStatistics,
     GroupConsistency,
     SquaredNorm,
     TotalVariation,
     TruncatedVariation,
 )
-from fedspill.attacks.inversion.recipes import dlg, grad_inversion, inverting_gradients, sapag
-from fedspill.attacks.inversion.search import Box, Found, Recipe, State, explained, one_hot, reconstruct
+from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
+from fedspill.leaks.inputs.search.search import Box, Found, Recipe, State, explained, one_hot, reconstruct
 
 CLASSES, SHAPE = 5, (1, 6, 6)
 

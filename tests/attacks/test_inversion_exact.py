@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.cases import Answer, Case
-from fedspill.attacks.inversion.exact import exact_answer
-from fedspill.attacks.inversion.features import known_features
-from fedspill.attacks.inversion.layers import leading_pair
-from fedspill.attacks.inversion.recover import Effort, Observed, basis_of, recover
-from fedspill.attacks.inversion.span import SpanProblem
-from fedspill.attacks.inversion.spectrum import spectrum_of
-from fedspill.federation.schedule import Schedule
-from fedspill.metrics.similarity import matched, psnr
+from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.leaks.inputs.exact.routes import exact_answer
+from fedspill.leaks.inputs.exact.match_features import known_features
+from fedspill.leaks.inputs.exact.leading_layers import leading_pair
+from fedspill.leaks.inputs.exact.two_linear_layers import Effort, Observed, basis_of, recover
+from fedspill.leaks.inputs.exact.sample_roots import SpanProblem
+from fedspill.leaks.inputs.exact.gradient_rank import spectrum_of
+from fedspill.training import Schedule
+from fedspill.leaks.inputs.scoring.similarity import matched, psnr
 from fedspill.trace import Origin
 
 FEATURES, WIDTH, CLASSES = 64, 48, 6

@@ -13,13 +13,13 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.gradients import gradients_of
-from fedspill.attacks.inversion.matching import searched
-from fedspill.attacks.inversion.recipes import inverting_gradients
-from fedspill.attacks.inversion.resume import Keep
-from fedspill.attacks.inversion.search import Found, State, one_hot, reconstruct
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
+from fedspill.leaks.inputs.search.gradient_matching import searched
+from fedspill.leaks.inputs.search.recipes import inverting_gradients
+from fedspill.leaks.inputs.search.saved_search import Keep
+from fedspill.leaks.inputs.search.search import Found, State, one_hot, reconstruct
 from fedspill.errors import InputRefused
-from fedspill.terminal import Screen
+from fedspill.cli.terminal import Screen
 
 STEPS, SHAPE = 400, (2, 1, 6, 6)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.inversion.gradients import Gradients, gradients_of, local_steps_of
-from fedspill.attacks.inversion.stackable import ByBatch, stackable
+from fedspill.leaks.inputs.search.candidate_gradients import Gradients, gradients_of, local_steps_of
+from fedspill.leaks.inputs.search.stacked_batch_norm import ByBatch, stackable
 
 B, CLASSES = 6, 5
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedspill.attacks.labels import Labels
-from fedspill.data.base import Examples
+from fedspill.leaks.labels.labels import Labels
+from fedspill.dataset import Examples
 from fedspill.data.digits import Digits
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.guesses import LabelCounts
-from fedspill.metrics.labels import overlap, true_counts
+from fedspill.training import LocalTraining
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.heads import last_linear
 from fedspill.models.mlp import Mlp
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest

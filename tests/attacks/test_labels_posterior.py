@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.decode import Steps, decoded
-from fedspill.attacks.label_bayes import bayes_counts, hardness
-from fedspill.attacks.label_lattice import SCALED, SLOW, VIOLENT, fit
-from fedspill.attacks.label_posterior import (
+from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
+from fedspill.leaks.labels.counts.factorised_bayes import bayes_counts, hardness
+from fedspill.leaks.labels.counts.lattice import SCALED, SLOW, VIOLENT, fit
+from fedspill.leaks.labels.counts.posterior import (
     CountGrid,
     apportioned,
     best_tails,
@@ -18,9 +18,9 @@ from fedspill.attacks.label_posterior import (
     posterior,
     rounded_means,
 )
-from fedspill.attacks.label_rule import read
-from fedspill.attacks.probe import Outlook
-from fedspill.federation.schedule import Schedule
+from fedspill.leaks.labels.counts.choose_reading import read
+from fedspill.observe.probe import Outlook
+from fedspill.training import Schedule
 
 
 def rng(seed: int) -> torch.Generator:
@@ -225,7 +225,7 @@ def test_bayes_beats_both_even_and_proportional_guesses(even: bool) -> None:
         true = unbalanced(classes, samples, number, seed=21)
     pushed = torch.stack([draw_one(row, generator) for row in true])
     model = hardness(confusion.expand(number, -1, -1), second.expand(number, -1), 1000.0)
-    from fedspill.attacks.ebi import ebi_counts
+    from fedspill.leaks.labels.ebi import ebi_counts
 
     first = ebi_counts(-pushed, torch.full((number,), samples))
     found = bayes_counts(pushed, model, samples, first)

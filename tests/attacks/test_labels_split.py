@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.label_split import by_field, by_path, by_push, shared
+from fedspill.leaks.labels.counts.major_classes import by_field, by_path, by_push, shared
 
 CLASSES, SAMPLES, STEPS = 50, 120, 10
 

@@ -7,10 +7,10 @@ import torch
 from watched import guess
 
 from fedspill.attacks import quantity_inference
-from fedspill.attacks.quantity_inference import joint_counts, published_counts, regressed_counts
-from fedspill.attacks.round_sums import LabelsPerClient
+from fedspill.leaks.quantity.quantity_inference import joint_counts, published_counts, regressed_counts
+from fedspill.observe.round_sums import LabelsPerClient
 from fedspill.errors import NotApplicable, Unfit
-from fedspill.metrics.quantities import QuantityError, WithinOne
+from fedspill.leaks.quantity.metrics import QuantityError, WithinOne
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace

@@ -6,18 +6,18 @@ import pytest
 import torch
 from spine import attempt
 
-from fedspill.attacks.dlg import DeepLeakage
-from fedspill.attacks.inversion.cases import Answer
-from fedspill.attacks.inverting_gradients import InvertingGradients
-from fedspill.attacks.reconstruction import Reconstruction, unsure
-from fedspill.attacks.sapag import Sapag
-from fedspill.audit.deployment import Deployment
-from fedspill.audit.plan import check_plan
+from fedspill.leaks.inputs.dlg import DeepLeakage
+from fedspill.leaks.inputs.observed_gradients import Answer
+from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
+from fedspill.leaks.inputs.inputs import Reconstruction, unsure
+from fedspill.leaks.inputs.sapag import Sapag
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.errors import NotApplicable
-from fedspill.guesses import Inputs
+from fedspill.leaks.inputs.guess import Inputs
 from fedspill.messages import Message
-from fedspill.metrics.base import Score
-from fedspill.metrics.inputs import InputsPsnr, InputsRecovered
+from fedspill.metric import Score
+from fedspill.leaks.inputs.metrics import InputsPsnr, InputsRecovered
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace, View
 

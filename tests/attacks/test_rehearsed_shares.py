@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.attacks.rehearsed_shares import Seen, compositions, deal, regress, rehearsed_shares
+from fedspill.leaks.composition.shares.rehearsed_shares import Seen, compositions, deal, regress, rehearsed_shares
 
 CLASSES, PER_CLASS = 5, 30
 LABELS = torch.arange(CLASSES * PER_CLASS) % CLASSES

@@ -4,9 +4,9 @@ import pytest
 import torch
 from watched import guess
 
-from fedspill.attacks.class_sniffing import published_presence
-from fedspill.metrics.presence import BalancedPresence, PresenceSuccess
-from fedspill.metrics.round_truth import true_owners
+from fedspill.leaks.presence.class_sniffing import published_presence
+from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
+from fedspill.observe.round_truth import true_owners
 
 
 def test_counts_tell_present_from_absent() -> None:

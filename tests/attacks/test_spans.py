@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.span_counts import SpanCounts, span_counts
-from fedspill.attacks.span_rehearsal import REHEARSALS, Rehearsed, Stage, made_up_counts
-from fedspill.attacks.spans import LayerSamples, distance, rehearsed_distance, sample_layers
-from fedspill.data.base import Examples
+from fedspill.leaks.labels.counts.span_counts import SpanCounts, span_counts
+from fedspill.leaks.labels.counts.span_rehearsal import REHEARSALS, Rehearsed, Stage, made_up_counts
+from fedspill.observe.row_spaces import LayerSamples, distance, rehearsed_distance, sample_layers
+from fedspill.dataset import Examples
 from fedspill.data.digits import Digits
-from fedspill.federation.local import gradient
+from fedspill.training import gradient
 from fedspill.models.mlp import Mlp
 
 CLASSES = 10

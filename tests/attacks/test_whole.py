@@ -3,12 +3,12 @@
 import torch
 from watched import guess, watched
 
-from fedspill.attacks.local_changes import read_setting
-from fedspill.attacks.round_sums import read_rounds
-from fedspill.attacks.whole_determination import clustered, cut, implied_prior, path_amounts, ratio_vectors
+from fedspill.observe.local_changes import read_setting
+from fedspill.observe.round_sums import read_rounds
+from fedspill.leaks.groups.whole_determination import clustered, cut, implied_prior, path_amounts, ratio_vectors
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.metrics.groups import true_groups
+from fedspill.training import LocalTraining
+from fedspill.leaks.groups.metrics import true_groups
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_CLIENT
 from fedspill.trace import MemoryTrace

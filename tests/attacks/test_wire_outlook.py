@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.decode import Steps
-from fedspill.attacks.label_rule import _with_own_features, read
-from fedspill.attacks.llbg import llbg_counts
-from fedspill.attacks.probe import Outlook
-from fedspill.attacks.wire_outlook import HeadChange, wire_outlook
-from fedspill.federation.schedule import Schedule
-from fedspill.metrics.labels import overlap
+from fedspill.leaks.labels.counts.whole_counts import Steps
+from fedspill.leaks.labels.counts.choose_reading import _with_own_features, read
+from fedspill.leaks.labels.llbg import llbg_counts
+from fedspill.observe.probe import Outlook
+from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
+from fedspill.training import Schedule
+from fedspill.leaks.labels.metrics import overlap
 
 CLASSES, FEATURES, SAMPLES = 10, 32, 96
 

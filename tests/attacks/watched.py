@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Any
 
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
 from fedspill.seeds import generator

@@ -10,12 +10,12 @@ import torch
 from audit_kit import HEAD, attack_code, plug_in, tiny
 
 from fedspill.audit.controls import Swapped, run_control, swapped
-from fedspill.audit.deployment import OFFERED, Deployment
+from fedspill.deployment.deployment import OFFERED, Deployment
 from fedspill.audit.jobs import strike
-from fedspill.audit.judge import judge
+from fedspill.audit.score_finding import judge
 from fedspill.audit.matrix import Pair, pairs_of
-from fedspill.audit.plan import Plan, check_plan
-from fedspill.audit.runner import audit
+from fedspill.deployment.plan import Plan, check_plan
+from fedspill.audit.run_audit import audit
 from fedspill.audit.severity import Severity
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from audit_kit import tiny
 
-from fedspill.audit.bench import Setting
+from fedspill.audit.recordings import Setting
 from fedspill.audit.findings import Finding
-from fedspill.audit.frontier import Accuracy, Point, advice, best_of, candidates_of, families_json
+from fedspill.audit.defense_frontier import Accuracy, Point, advice, best_of, candidates_of, families_json
 from fedspill.audit.severity import Severity
-from fedspill.metrics.base import Score
+from fedspill.metric import Score
 
 Audited = tuple[Path, dict[str, Any]]
 

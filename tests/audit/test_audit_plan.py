@@ -11,8 +11,8 @@ from audit_kit import here, tiny, write_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspill.audit.lines import line_of
-from fedspill.audit.plan import Plan, check_plan, read_plan
+from fedspill.deployment.toml_lines import line_of
+from fedspill.deployment.plan import Plan, check_plan, read_plan
 from fedspill.errors import FedspillError, PlanError
 
 EIGHT = """seed = -1

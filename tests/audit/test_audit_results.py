@@ -15,7 +15,7 @@ import pytest
 from audit_kit import Ended, here, tiny, write_plan
 
 from fedspill.audit.accepted import read_accepted
-from fedspill.audit.commands import exit_code
+from fedspill.cli.audit_commands import exit_code
 from fedspill.audit.compare import compare
 from fedspill.audit.lock import locked
 from fedspill.audit.store import Store
@@ -67,7 +67,7 @@ def test_an_internal_error_is_never_a_success_nor_a_finding(
     def broken(path: Path | None) -> None:
         raise ZeroDivisionError("SECRET")
 
-    monkeypatch.setattr("fedspill.audit.plan.read_plan", broken)
+    monkeypatch.setattr("fedspill.deployment.plan.read_plan", broken)
     ended = fedspill("audit")
     assert ended.code == 3
     assert "ZeroDivisionError at test_audit_results.py" in ended.err
@@ -194,7 +194,7 @@ def test_a_store_of_another_version_or_cut_short_is_refused(tmp_path: Path) -> N
 def test_an_unfinished_audit_reports_itself_as_such(audited: Audited, tmp_path: Path) -> None:
     import shutil
 
-    from fedspill.audit.runner import result_of
+    from fedspill.audit.run_audit import result_of
 
     shutil.copytree(audited[0], tmp_path / "copy")
     with sqlite3.connect(tmp_path / "copy" / "audit.sqlite") as database:

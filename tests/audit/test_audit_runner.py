@@ -29,12 +29,12 @@ from audit_kit import (
     write_plan,
 )
 
-from fedspill.audit.bench import Bench, Target
-from fedspill.audit.deployment import Deployment
+from fedspill.audit.recordings import Bench, Target
+from fedspill.deployment.deployment import Deployment
 from fedspill.audit.jobs import Job
-from fedspill.audit.plan import Plan, check_plan
-from fedspill.audit.recorded import recorded_plan
-from fedspill.audit.runner import Quiet, Request, audit, result_of, run_audit
+from fedspill.deployment.plan import Plan, check_plan
+from fedspill.deployment.recorded_plan import recorded_plan
+from fedspill.audit.run_audit import Quiet, Request, audit, result_of, run_audit
 from fedspill.audit.workers import Done, LocalWorkers, Workers
 from fedspill.errors import FedspillError, TraceRefused, UsageError
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedspill.audit.severity import RULE, Severity, advantage, severity
-from fedspill.metrics.base import Score
+from fedspill.metric import Score
 from fedspill.threat import CURIOUS_SERVER, MALICIOUS_SERVER, VERTICAL_SERVER
 
 

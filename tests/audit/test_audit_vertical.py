@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from fedspill.audit.bench import AS_DEPLOYED, Bench, Target
+from fedspill.audit.recordings import AS_DEPLOYED, Bench, Target
 from fedspill.audit.controls import run_control
-from fedspill.audit.deployment import Deployment
+from fedspill.deployment.deployment import Deployment
 from fedspill.audit.matrix import adversaries_of, pairs_of
-from fedspill.audit.plan import Plan, check_plan
+from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import PlanError, UsageError
 from fedspill.federation.vertical import Vertical
-from fedspill.tracefolder import FolderRecorder, FolderTrace
+from fedspill.trace_folder import FolderRecorder, FolderTrace
 
 VERTICAL: dict[str, Any] = {
     "data": "digits",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from command_line import Run
 
-from fedspill.metrics.base import Score
+from fedspill.metric import Score
 from fedspill.registry import entries
 from fedspill.reproduce import Row, Table
 from fedspill.threat import ADVERSARIES
@@ -271,7 +271,7 @@ def test_a_trace_cannot_name_code_to_run(run: Run, plan: Path, tmp_path: Path, m
 
 def _reforge(folder: Path, header: dict[str, Any]) -> None:
     from fedspill.files import dump_json, sha256
-    from fedspill.tracefolder import _chain
+    from fedspill.trace_folder import _chain
 
     (folder / "trace.json").write_bytes(dump_json(header))
     lines = [json.loads(line) for line in (folder / "index.jsonl").read_bytes().splitlines()]

@@ -14,10 +14,10 @@ import torch
 from command_line import Run
 from torch import Tensor, nn
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.inspection import find_head, inspect_gradient, inspect_update, schedule_from
+from fedspill.training import LocalTraining
+from fedspill.leaks.labels.checkpoints import find_head, inspect_gradient, inspect_update, schedule_from
 from fedspill.models.heads import last_linear
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER, ThreatModel

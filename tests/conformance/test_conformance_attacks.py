@@ -14,9 +14,10 @@ import torch
 from spine import CLASSES, attempt, fitting_adversary, knowledge, recorded
 from torch import Tensor
 
-from fedspill.attacks.base import Attack
+from fedspill.attack import Attack
 from fedspill.errors import AttackFailed, FedspillError, NotApplicable, Unfit
-from fedspill.guesses import Guess, LabelCounts
+from fedspill.guess import Guess
+from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.messages import Message
 from fedspill.registry import entries, load, make
 from fedspill.threat import ADVERSARIES, KNOWLEDGE, POWERS, ThreatModel

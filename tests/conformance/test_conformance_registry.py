@@ -15,14 +15,14 @@ from typing import Any, get_args
 
 import pytest
 
-from fedspill.attacks.base import Attack
-from fedspill.data.base import DataSource
-from fedspill.defenses.base import Defense
+from fedspill.attack import Attack
+from fedspill.dataset import DataSource
+from fedspill.defense import Defense
 from fedspill.errors import UsageError
-from fedspill.guesses import Guess
-from fedspill.metrics.base import Metric
-from fedspill.models.base import ModelSpec
-from fedspill.partitions.base import Partition
+from fedspill.guess import Guess
+from fedspill.metric import Metric
+from fedspill.model_spec import ModelSpec
+from fedspill.partition import Partition
 from fedspill.registry import Entry, Family, entries, load, make, options_of, papers_folder
 from fedspill.reproduce import Table
 from fedspill.threat import KNOWLEDGE, POWERS, Needs

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from fedspill.errors import UnknownName
-from fedspill.explain import explain
+from fedspill.cli.explain_text import explain
 from fedspill.registry import Entry, Family, entries
 from fedspill.threat import ADVERSARIES, KNOWLEDGE
 

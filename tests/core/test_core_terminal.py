@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedspill.terminal import Screen, plain
+from fedspill.cli.terminal import Screen, plain
 
 HOSTILE = [
     "\x1b[2J\x1b[31mred",

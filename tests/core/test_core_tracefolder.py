@@ -11,10 +11,10 @@ from spine import federation, network, protocol_of, ragged_clients, recorded
 
 from fedspill.errors import NotWritten, TraceRefused, UsageError
 from fedspill.federation.horizontal import Settings
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.messages import Message
 from fedspill.trace import Event, Keep, MemoryTrace, Origin
-from fedspill.tracefolder import FolderRecorder, FolderTrace
+from fedspill.trace_folder import FolderRecorder, FolderTrace
 
 
 def record(folder: Path, keep: Keep | None = None, **options: object) -> FolderRecorder:
@@ -157,7 +157,7 @@ def test_recording_goes_into_an_empty_folder_that_is_there_already(tmp_path: Pat
 
 def test_a_full_disk_is_noticed_before_the_round_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr("fedspill.tracefolder.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("fedspill.trace_folder.shutil.disk_usage", lambda _: usage)
     with pytest.raises(UsageError, match=r"takes .* bytes, 100 are free"):
         record(tmp_path / "t")
     with pytest.raises(TraceRefused, match="unfinished: 0 whole rounds"):

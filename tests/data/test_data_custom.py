@@ -13,7 +13,7 @@ from fedspill.errors import InputRefused, UsageError
 MODULE = """
 import numpy as np
 import torch
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 
 number = 5
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedspill.data.adult import Adult
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.data.celeba_attributes import CelebaAttributes
 from fedspill.data.celeba_images import CelebaImages
 from fedspill.data.ham10000 import Ham10000

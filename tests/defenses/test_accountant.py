@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
-from fedspill.defenses.base import Exposure
+from fedspill.defense import Exposure
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.verify import exposure_of, guarantee_of
 from fedspill.errors import UsageError
 from fedspill.federation.horizontal import Settings
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 
 CASES = [
     (1.0, 0.01, 1000),

@@ -7,23 +7,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.attacks.base import Attack
-from fedspill.attacks.ebi import EBI
-from fedspill.attacks.labels import Labels
-from fedspill.attacks.layer_signals import Reader, linear_signals
-from fedspill.attacks.llbg import LLBG
-from fedspill.attacks.llg import LLG
-from fedspill.data.base import Examples
-from fedspill.defenses.base import Defense
+from fedspill.attack import Attack
+from fedspill.leaks.labels.ebi import EBI
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.counts.layer_signals import Reader, linear_signals
+from fedspill.leaks.labels.llbg import LLBG
+from fedspill.leaks.labels.llg import LLG
+from fedspill.dataset import Examples
+from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.frozen_head import FrozenHead
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.quantization import Quantization
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, gradient
-from fedspill.guesses import LabelCounts
-from fedspill.metrics.labels import overlap, true_counts
+from fedspill.training import LocalTraining, gradient
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest
 from fedspill.registry import make
 from fedspill.seeds import generator

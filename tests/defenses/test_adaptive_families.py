@@ -9,22 +9,24 @@ import pytest
 import torch
 from torch import nn
 
-from fedspill.attacks.active.dense import read_dense
-from fedspill.attacks.active.matched import neuron_gradient, with_dead_zone
-from fedspill.attacks.base import ActiveAttack
-from fedspill.attacks.inversion.cases import cases_of
-from fedspill.attacks.inversion.likeliest import Kind, defended_gradient
-from fedspill.attacks.inversion.search import one_hot
-from fedspill.attacks.whole_determination import WholeDetermination
-from fedspill.audit.deployment import Deployment
-from fedspill.audit.plan import check_plan
-from fedspill.audit.siege import besiege
-from fedspill.data.base import Examples
-from fedspill.federation.local import gradient, state_of
-from fedspill.guesses import Groups, Membership
-from fedspill.metrics.attributes import restricted_area
-from fedspill.metrics.groups import RankCorrelation
-from fedspill.metrics.inputs import InputsRecognisable
+from fedspill.planting.dense_network import read_dense
+from fedspill.planting.read_behind_noise import neuron_gradient, with_dead_zone
+from fedspill.attack import ActiveAttack
+from fedspill.leaks.inputs.observed_gradients import cases_of
+from fedspill.leaks.inputs.search.most_likely_batch import Kind, defended_gradient
+from fedspill.leaks.inputs.search.search import one_hot
+from fedspill.leaks.groups.whole_determination import WholeDetermination
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
+from fedspill.audit.planted_run import besiege
+from fedspill.dataset import Examples
+from fedspill.federation.local import state_of
+from fedspill.training import gradient
+from fedspill.leaks.groups.guess import Groups
+from fedspill.leaks.membership.guess import Membership
+from fedspill.leaks.attributes.metrics import restricted_area
+from fedspill.leaks.groups.metrics import RankCorrelation
+from fedspill.leaks.inputs.metrics import InputsRecognisable
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_CLIENT, CURIOUS_SERVER, MALICIOUS_SERVER
 from fedspill.trace import MemoryTrace, View

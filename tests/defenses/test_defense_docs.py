@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedspill.audit.plan import check_plan, read_plan
+from fedspill.deployment.plan import check_plan, read_plan
 from fedspill.registry import entries
 
 TEXT = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text(encoding="utf-8")

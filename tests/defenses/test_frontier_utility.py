@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.registry import entries
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -12,13 +12,13 @@ import torch
 from spine import blobs, federation, network
 from torch import Tensor, nn
 
-from fedspill.attacks.active.closed_form import Shape, plant_neurons
-from fedspill.attacks.active.dense import read_dense
-from fedspill.attacks.active.targets import Targets
-from fedspill.data.base import Examples
+from fedspill.planting.closed_form import Shape, plant_neurons
+from fedspill.planting.dense_network import read_dense
+from fedspill.planting.targets import Targets
+from fedspill.dataset import Examples
 from fedspill.defenses.badacc import BadAcc
 from fedspill.defenses.badauc import BadAuc
-from fedspill.defenses.base import Site
+from fedspill.defense import Site
 from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.guard_gate import GradientGate, contributors
 from fedspill.defenses.wadm import Wadm, divergences
@@ -36,7 +36,8 @@ from fedspill.defenses.watch.thresholds import (
 )
 from fedspill.defenses.watch.trial import roc_area
 from fedspill.errors import UsageError
-from fedspill.federation.local import LocalTraining, Tensors, gradient, state_of, train
+from fedspill.federation.local import state_of, train
+from fedspill.training import LocalTraining, Tensors, gradient
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.seeds import generator
 

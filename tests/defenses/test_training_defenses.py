@@ -8,7 +8,7 @@ import torch
 from spine import blobs, network, recorded
 from torch import nn
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.dropout import Dropout
@@ -19,7 +19,8 @@ from fedspill.defenses.mixed_classes import MixedClasses
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import GuardedTraining, clipped_mean, guarded
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, gradient, train
+from fedspill.federation.local import train
+from fedspill.training import LocalTraining, gradient
 from fedspill.seeds import generator
 from fedspill.trace import MemoryTrace, Origin
 

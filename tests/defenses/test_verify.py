@@ -8,8 +8,8 @@ import torch
 from audit_kit import tiny
 from spine import recorded
 
-from fedspill.audit.runner import Quiet, Request, audit, run_audit
-from fedspill.defenses.base import Defense, Wire
+from fedspill.audit.run_audit import Quiet, Request, audit, run_audit
+from fedspill.defense import Defense, Wire
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.frozen_head import FrozenHead

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedspill.audit.plan import Plan, read_plan
-from fedspill.audit.runner import audit
+from fedspill.deployment.plan import Plan, read_plan
+from fedspill.audit.run_audit import audit
 
 PLANS = Path(__file__).parents[2] / "examples" / "plans"
 LEAKS = {"single-gradients": ("inputs", "inputs"), "people": ("planted", "attributes"), "vertical": ("cafe", "inputs")}

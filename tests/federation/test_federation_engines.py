@@ -8,9 +8,9 @@ from spine import CLASSES, FEATURES, attempt, blobs, federation, network, ragged
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.federation.stacked import is_stackable, why_not_stackable
 from fedspill.federation.trainers import _GROUP
 from fedspill.messages import Message

@@ -9,10 +9,11 @@ import torch
 from spine import CLASSES, blobs, federation, network, ragged_clients, recorded
 from torch import Tensor, nn
 
-from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, Defense, Site, Verdict
 from fedspill.errors import NotVisible, UnknownName, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.federation.local import LocalTraining, state_of, train
+from fedspill.federation.local import state_of, train
+from fedspill.training import LocalTraining
 from fedspill.federation.trainers import training_rng
 from fedspill.messages import Message
 from fedspill.threat import CURIOUS_SERVER, CURIOUS_SERVER_SECAGG, EAVESDROPPER

@@ -8,9 +8,10 @@ from spine import CLASSES, FEATURES, blobs, network
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
-from fedspill.federation.local import LocalTraining, accuracy, gradient, load, loss_of, state_of, train
+from fedspill.federation.local import accuracy, load, state_of, train
+from fedspill.training import LocalTraining, gradient, loss_of
 from fedspill.seeds import generator
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedspill.errors import UsageError
-from fedspill.federation.schedule import Schedule
+from fedspill.training import Schedule
 
 
 @given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 4))

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from vertical_kit import BATCH, ROUNDS, SAMPLES, digits, federate, network, plain
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import UsageError
 from fedspill.federation.batches import circulant, membership, plan_batches, twins
-from fedspill.federation.local import LocalTraining, gradient
+from fedspill.training import LocalTraining, gradient
 from fedspill.federation.vertical import Vertical, VerticalSettings
 from fedspill.messages import Message
 from fedspill.models.vertical import Columns, owner

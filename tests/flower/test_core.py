@@ -28,8 +28,8 @@ except ImportError as error:
     assert "pip install 'fedspill[flower]'" in str(error), error
 else:
     raise AssertionError
-from fedspill.audit.deployment import Deployment
-from fedspill.audit.plan import check_plan
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.errors import UsageError
 made = Deployment.of(check_plan({"federation": {"engine": "flower"}}, "test"))
 try:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from deployed import deployment
 
-from fedspill.audit.deployment import Deployment
-from fedspill.audit.plan import check_plan
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.flower.engine import on_superlink
 from fedspill.trace import MemoryTrace
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "flower"

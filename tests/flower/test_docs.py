@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedspill.attacks.labels import Labels
-from fedspill.audit.plan import check_plan
+from fedspill.leaks.labels.labels import Labels
+from fedspill.deployment.plan import check_plan
 from fedspill.threat import adversary
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 TEXT = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
 

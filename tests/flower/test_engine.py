@@ -14,20 +14,20 @@ from flwr.compat.common.parameter import bytes_to_ndarray
 from flwr.serverapp import ServerApp
 from inprocess import InProcess, run
 
-from fedspill.attacks.base import Attack
-from fedspill.attacks.labels import Labels
-from fedspill.attacks.llbg import LLBG
-from fedspill.audit.deployment import Deployment
-from fedspill.audit.plan import Plan, check_plan
+from fedspill.attack import Attack
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import FedspillError, Unfit, UsageError
 from fedspill.federation.local import state_of
 from fedspill.flower.engine import FlowerFederation
-from fedspill.flower.planned import partitions
-from fedspill.guesses import LabelCounts
+from fedspill.flower.plan_app import partitions
+from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.messages import AGGREGATOR
 from fedspill.threat import adversary, needs
 from fedspill.trace import MemoryTrace, Origin
-from fedspill.tracefolder import FolderRecorder, FolderTrace
+from fedspill.trace_folder import FolderRecorder, FolderTrace
 
 
 def here(server: ServerApp, clients: ClientApp, nodes: int) -> None:

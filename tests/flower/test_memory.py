@@ -9,7 +9,7 @@ from flwr.app import Message
 from little import Little, all_nodes
 
 from fedspill.flower import record
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 
 def test_what_the_recorder_holds_does_not_grow_with_rounds(tmp_path: Path) -> None:

@@ -17,16 +17,16 @@ from inprocess import InProcess
 from little import Little, all_nodes, node, same
 from torch import Tensor, nn
 
-from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, Defense, Site, Verdict
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.guard import Guard
 from fedspill.errors import UsageError
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.flower import mod, record
 from fedspill.messages import Message as TraceMessage
 from fedspill.seeds import generator
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 
 @dataclass(frozen=True)

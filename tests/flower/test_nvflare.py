@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedspill.attacks.labels import Labels
+from fedspill.leaks.labels.labels import Labels
 from fedspill.threat import adversary
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
 

@@ -18,9 +18,9 @@ from little import Little, all_nodes, node, same
 from safetensors.torch import load_file
 
 from fedspill.flower import record
-from fedspill.flower.tape import Limits
+from fedspill.flower.background_writer import Limits
 from fedspill.trace import Keep, MemoryTrace, Origin
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 CONFIG = {

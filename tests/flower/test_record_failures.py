@@ -22,14 +22,14 @@ from inprocess import Silence
 from little import Little, all_nodes, node, same
 
 import fedspill.files
-import fedspill.tracefolder
+import fedspill.trace_folder
 from fedspill.errors import InputRefused
 from fedspill.flower import record
 from fedspill.flower.arrays import opened
-from fedspill.flower.tape import Limits
+from fedspill.flower.background_writer import Limits
 from fedspill.messages import Message as TraceMessage
 from fedspill.trace import MemoryTrace, Recorder
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 Spoil = Callable[[ArrayRecord], ArrayRecord]
 
@@ -142,7 +142,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Pat
     folder.mkdir()
 
     def make(room: int) -> Path:
-        write, append = fedspill.files._write, fedspill.tracefolder.FolderRecorder._line
+        write, append = fedspill.files._write, fedspill.trace_folder.FolderRecorder._line
 
         def refuse(size: int) -> None:
             used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -158,7 +158,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Pat
             append(self, content)
 
         monkeypatch.setattr(fedspill.files, "_write", guarded_write)
-        monkeypatch.setattr(fedspill.tracefolder.FolderRecorder, "_line", guarded_append)
+        monkeypatch.setattr(fedspill.trace_folder.FolderRecorder, "_line", guarded_append)
         return folder
 
     return make
@@ -236,7 +236,7 @@ def test_any_one_write_may_fail(
 
 
 def test_half_a_line_in_the_index_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = fedspill.tracefolder.FolderRecorder(tmp_path / "trace", {})
+    recorder = fedspill.trace_folder.FolderRecorder(tmp_path / "trace", {})
 
     def say(number: int) -> None:
         recorder.say(TraceMessage(number, "server", "all", "model", {"w": torch.ones(2)}))

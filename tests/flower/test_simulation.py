@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 HERE = Path(__file__).parent
 pytest.importorskip("ray", reason="needs Ray: pip install 'fedspill[flower]'")

@@ -8,8 +8,8 @@ import torch
 from flwr.app import Array
 
 from fedspill.errors import FedspillError
-from fedspill.flower.rounds import Reply, Seen
-from fedspill.flower.sums import tell_sum
+from fedspill.flower.round_messages import Reply, Seen
+from fedspill.flower.secure_sums import tell_sum
 
 
 def arrays(value: float) -> dict[str, Array]:

@@ -11,8 +11,8 @@ import pytest
 from spine import federation, network, protocol_of, ragged_clients
 
 from fedspill.federation.horizontal import Settings
-from fedspill.federation.local import LocalTraining
-from fedspill.tracefolder import FolderRecorder
+from fedspill.training import LocalTraining
+from fedspill.trace_folder import FolderRecorder
 
 Lines = list[dict[str, Any]]
 

@@ -14,7 +14,7 @@ from spine import attempt
 
 from fedspill.errors import FedspillError, InputRefused, TraceRefused
 from fedspill.files import Limits
-from fedspill.tracefolder import FolderTrace
+from fedspill.trace_folder import FolderTrace
 
 Lines = list[dict[str, Any]]
 Forge = Callable[[Callable[[Lines], object]], Path]

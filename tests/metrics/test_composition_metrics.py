@@ -4,11 +4,14 @@ import pytest
 import torch
 
 from fedspill.evidence import Curve
-from fedspill.guesses import ClassQuantities, Groups, Presence, Proportions
-from fedspill.metrics.groups import ExactGroups, LargestGroup, RankCorrelation, correlation_interval
-from fedspill.metrics.presence import BalancedPresence, PresenceSuccess
-from fedspill.metrics.proportions import CompositionL1, CompositionL2, CompositionLInf, FalseNulls, NullRecall
-from fedspill.metrics.quantities import QuantityError, WithinFivePercent, WithinOne
+from fedspill.leaks.composition.guess import Proportions
+from fedspill.leaks.groups.guess import Groups
+from fedspill.leaks.presence.guess import Presence
+from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.leaks.groups.metrics import ExactGroups, LargestGroup, RankCorrelation, correlation_interval
+from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
+from fedspill.leaks.composition.metrics import CompositionL1, CompositionL2, CompositionLInf, FalseNulls, NullRecall
+from fedspill.leaks.quantity.metrics import QuantityError, WithinFivePercent, WithinOne
 from fedspill.trace import Origin, Truth
 
 ONE, TWO, SUM, MODEL = Origin(0, "client:0"), Origin(0, "client:1"), Origin(0, "aggregator"), Origin(0, "server")

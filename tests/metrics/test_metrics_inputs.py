@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fedspill.audit.controls import swapped
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import NotScored
-from fedspill.guesses import Inputs
+from fedspill.leaks.inputs.guess import Inputs
 from fedspill.metrics import similarity
-from fedspill.metrics.base import Score
-from fedspill.metrics.input_chance import baselines
-from fedspill.metrics.inputs import (
+from fedspill.metric import Score
+from fedspill.leaks.inputs.scoring.chance import baselines
+from fedspill.leaks.inputs.metrics import (
     CertificatePrecision,
     InputsLpips,
     InputsMse,
@@ -22,7 +22,7 @@ from fedspill.metrics.inputs import (
     InputsRecovered,
     InputsSsim,
 )
-from fedspill.metrics.similarity import Range, lpips, matched, psnr, ssim
+from fedspill.leaks.inputs.scoring.similarity import Range, lpips, matched, psnr, ssim
 from fedspill.trace import Origin, Truth
 
 ORIGINS = [Origin(0, "client:0"), Origin(0, "client:1")]

@@ -12,8 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 from fedspill.errors import NotScored
-from fedspill.guesses import Guess, LabelCounts
-from fedspill.metrics.base import Measured, Metric, Score, clustered_share_interval, mean_interval
+from fedspill.guess import Guess
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.intervals import clustered_share_interval, mean_interval
+from fedspill.metric import Measured, Metric, Score
 from fedspill.trace import Origin, Truth
 
 RUNS = 400

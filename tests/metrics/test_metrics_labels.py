@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedspill.evidence import Curve
-from fedspill.guesses import LabelCounts
-from fedspill.metrics.labels import LabelCountError, LabelSuccess, baselines, overlap
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.metrics import LabelCountError, LabelSuccess, baselines, overlap
 from fedspill.trace import Origin, Truth
 
 

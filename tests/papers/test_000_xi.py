@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedspill.data.base import Dataset, Examples
-from fedspill.federation.local import LocalTraining
+from fedspill.dataset import Dataset, Examples
+from fedspill.training import LocalTraining
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 

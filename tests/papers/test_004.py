@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedspill.attacks.active.experiment import PUBLISHED, Setting
-from fedspill.data.base import Dataset
+from fedspill.dataset import Dataset
 from fedspill.data.made_up_people import MadeUpPeople
 from fedspill.partitions.iid import IID
 from fedspill.registry import paper_tables

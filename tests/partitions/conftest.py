@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 
 
 @pytest.fixture(scope="session")

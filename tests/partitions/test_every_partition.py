@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedspill import registry
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import NotEnoughExamples, UsageError
-from fedspill.partitions.base import Partition
+from fedspill.partition import Partition
 
 # Options under which a partition is tried here on 10 classes of 300 examples and 30 users, with 10 clients.
 OPTIONS: dict[str, dict[str, object]] = {"main-labels": {"per_label": 20}}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import NotEnoughExamples, UsageError
 from fedspill.partitions.by_user import ByUser
 from fedspill.partitions.contiguous import Contiguous

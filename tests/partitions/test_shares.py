@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedspill.data.base import Dataset
+from fedspill.dataset import Dataset
 from fedspill.errors import NotEnoughExamples, UsageError
-from fedspill.partitions.base import Partition
+from fedspill.partition import Partition
 from fedspill.partitions.by_user import ByUser
 from fedspill.partitions.compositions import Compositions
 from fedspill.partitions.contiguous import Contiguous

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 from audit_kit import tiny, write_plan
 
-from fedspill.audit.runner import Quiet, Request, run_audit
+from fedspill.audit.run_audit import Quiet, Request, run_audit
 from fedspill.report import html, junit, markdown, sarif, svg
 from fedspill.report.outputs import NAMES, as_json, write_all
 

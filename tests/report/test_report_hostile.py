@@ -16,12 +16,12 @@ import pytest
 import torch
 from audit_kit import HEAD, attack_code, here, plug_in, tiny, write_plan
 
-from fedspill.audit.runner import Quiet, Request, run_audit
+from fedspill.audit.run_audit import Quiet, Request, run_audit
 from fedspill.messages import Message
 from fedspill.report import html, junit, markdown, sarif
 from fedspill.report.outputs import NAMES, write_all
 from fedspill.trace import Event, Origin
-from fedspill.tracefolder import FolderRecorder
+from fedspill.trace_folder import FolderRecorder
 
 PAYLOADS = [
     "<script>alert(1)</script>",
@@ -167,7 +167,7 @@ def test_a_hostile_recording_is_audited_and_printed_as_text(
 CANARIES = 100
 DATA = f"""
 import numpy as np
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 import torch
 
 def data():

@@ -8,15 +8,16 @@ from typing import ClassVar, final
 
 import torch
 
-from fedspill.attacks.cafe.invert import Effort
-from fedspill.data.base import Dataset
-from fedspill.defenses.base import Defense
+from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.dataset import Dataset
+from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.defenses.quantization import Quantization
-from fedspill.federation.local import LocalTraining, accuracy, loss_of
+from fedspill.federation.local import accuracy
+from fedspill.training import LocalTraining, loss_of
 from fedspill.federation.vertical import Vertical, VerticalSettings
 from fedspill.models.cafe_towers import CafeTowers
 from fedspill.reproduce import By, Row, Run

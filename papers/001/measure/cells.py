@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
-from fedspill.data.base import Dataset
-from fedspill.metrics.base import Score
+from fedspill.dataset import Dataset
+from fedspill.metric import Score
 from fedspill.reproduce import By, Row, Run, not_runnable, verdict
 
 from .federation import Setup, load

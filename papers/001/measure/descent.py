@@ -11,13 +11,15 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from fedspill.attacks.cafe.graphs import recorded
-from fedspill.attacks.cafe.published import STEPS, Constants, Published
-from fedspill.data.base import Dataset
+from fedspill.leaks.inputs.vertical.cuda_graphs import recorded
+from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants, Published
+from fedspill.dataset import Dataset
 from fedspill.federation.batches import plan_batches
-from fedspill.federation.local import accuracy, loss_of
-from fedspill.metrics.base import Score, mean_interval
-from fedspill.metrics.tiles import tile_psnr
+from fedspill.federation.local import accuracy
+from fedspill.training import loss_of
+from fedspill.intervals import mean_interval
+from fedspill.metric import Score
+from fedspill.leaks.inputs.tile_metrics import tile_psnr
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import generator
 

@@ -9,17 +9,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedspill.attacks.cafe.invert import Effort
-from fedspill.attacks.cafe.observed import Observed, observe
-from fedspill.data.base import Dataset, DataSource, Examples
+from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.leaks.inputs.vertical.server_observations import Observed, observe
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.data.cifar10 import Cifar10
 from fedspill.data.fashion_mnist import FashionMnist
 from fedspill.data.mnist import Mnist
 from fedspill.data.yale import Yale
-from fedspill.defenses.base import Defense
+from fedspill.defense import Defense
 from fedspill.errors import DataMissing
 from fedspill.federation.batches import Batching
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 from fedspill.federation.vertical import Vertical, VerticalSettings
 from fedspill.messages import Message
 from fedspill.models.cafe_towers import CafeTowers

@@ -8,13 +8,14 @@ from typing import ClassVar, final
 
 import torch
 
-from fedspill.attacks.inversion.gradients import gradients_of
-from fedspill.attacks.inversion.recipes import dlg, grad_inversion, inverting_gradients, sapag
-from fedspill.attacks.inversion.search import Recipe, one_hot, reconstruct
-from fedspill.data.base import Dataset
-from fedspill.federation.local import loss_of
-from fedspill.metrics.base import Score, mean_interval
-from fedspill.metrics.tiles import tile_psnr
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
+from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
+from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
+from fedspill.dataset import Dataset
+from fedspill.training import loss_of
+from fedspill.intervals import mean_interval
+from fedspill.metric import Score
+from fedspill.leaks.inputs.tile_metrics import tile_psnr
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import generator
 

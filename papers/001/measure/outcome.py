@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.attacks.cafe_exact import Recovered, recover, recover_faked, recover_moving, vouched
-from fedspill.data.base import Dataset, Examples
-from fedspill.metrics.base import Score, mean_interval
-from fedspill.metrics.tiles import tile_psnr
+from fedspill.leaks.inputs.cafe import Recovered, recover, recover_faked, recover_moving, vouched
+from fedspill.dataset import Dataset, Examples
+from fedspill.intervals import mean_interval
+from fedspill.metric import Score
+from fedspill.leaks.inputs.tile_metrics import tile_psnr
 from fedspill.reproduce import Run
 from fedspill.seeds import generator
 

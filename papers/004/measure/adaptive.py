@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedspill.attacks.active.adaptive import part_way
-from fedspill.attacks.active.closed_form import Shape, neurons, plant_neurons
+from fedspill.planting.closed_form import Shape, neurons, plant_neurons
 from fedspill.attacks.active.experiment import (
     FOR_SGD,
     SGD,
@@ -24,7 +24,8 @@ from fedspill.attacks.active.experiment import (
     through_a_round,
 )
 from fedspill.defenses.guard_gate import GradientGate
-from fedspill.federation.local import Tensors, train
+from fedspill.federation.local import train
+from fedspill.training import Tensors
 from fedspill.models.mlp import Mlp
 from fedspill.seeds import generator
 

@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from fedspill.attacks.active.dense import Dense, read_dense
+from fedspill.planting.dense_network import Dense, read_dense
 from fedspill.attacks.active.experiment import ADAM, next_round
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.defenses.guard import Guard
-from fedspill.federation.local import Tensors, state_of
+from fedspill.federation.local import state_of
+from fedspill.training import Tensors
 from fedspill.models.mlp import Mlp
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator, seed_of

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from scipy import stats
 
-from fedspill.metrics.attributes import MAX_FPR, area_interval, restricted_area
+from fedspill.leaks.attributes.metrics import MAX_FPR, area_interval, restricted_area
 from fedspill.reproduce import By
 
 Line: TypeAlias = Mapping[str, Any]

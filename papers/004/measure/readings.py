@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.attacks.active.closed_form import neurons, plant_neurons
-from fedspill.attacks.active.dense import signals
+from fedspill.planting.closed_form import neurons, plant_neurons
+from fedspill.planting.dense_network import signals
 from fedspill.attacks.active.experiment import (
     ADAM,
     CLOSED,
@@ -31,10 +31,10 @@ from fedspill.attacks.active.experiment import (
     score_of,
     through_a_round,
 )
-from fedspill.attacks.active.imputation import impute
-from fedspill.attacks.active.trained import train_aai, train_ami
+from fedspill.planting.imputation import impute
+from fedspill.planting.trained_neurons import train_aai, train_ami
 from fedspill.defenses.wadm import divergences
-from fedspill.federation.local import Tensors
+from fedspill.training import Tensors
 from fedspill.seeds import generator
 
 from .settings import Case, model_area, trained

@@ -10,10 +10,10 @@ import torch
 
 from fedspill.attacks.active.experiment import Repetition, Setting, repeat
 from fedspill.data.adult_users import AdultUsers
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.data.cop_mode_standin import CopModeStandin
 from fedspill.defenses.watch.trial import roc_area
-from fedspill.federation.local import Tensors
+from fedspill.training import Tensors
 from fedspill.partitions.by_user import ByUser
 from fedspill.partitions.iid import IID
 

@@ -7,12 +7,12 @@ from typing import final
 
 import torch
 
-from fedspill.attacks.active.dense import Dense
-from fedspill.data.base import Examples
+from fedspill.planting.dense_network import Dense
+from fedspill.dataset import Examples
 from fedspill.defenses.badacc import rose
 from fedspill.defenses.wadm import divergences
 from fedspill.defenses.watch.trial import errors_of, roc_area
-from fedspill.federation.local import Tensors
+from fedspill.training import Tensors
 
 from .settings import on_cpu
 

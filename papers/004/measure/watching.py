@@ -11,10 +11,10 @@ from typing import Any, final
 from torch import Tensor
 
 from fedspill.attacks.active.experiment import FOR_SGD, PUBLISHED, Recipes, Repetition, plants
-from fedspill.defenses.base import Site, Verdict
+from fedspill.defense import Site, Verdict
 from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.watch.statistics import read_change
-from fedspill.federation.local import Tensors
+from fedspill.training import Tensors
 from fedspill.messages import EVERYONE, SERVER, Message
 
 from .settings import Case, on_cpu, trained

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedspill.audit.result import AcceptedBecause, AcceptedEntry
 from fedspill.errors import PlanError, UsageError
 
 
@@ -36,19 +37,23 @@ class Accepted:
 
     entries: tuple[Acceptance, ...] = ()
 
-    def reason(self, finding: str, today: date) -> dict[str, str] | None:
+    def reason(self, finding: str, today: date) -> AcceptedBecause | None:
         for entry in self.entries:
             if entry.id == finding and today <= entry.until:
-                return {"reason": entry.reason, "until": entry.until.isoformat()}
+                return AcceptedBecause(reason=entry.reason, until=entry.until.isoformat())
         return None
 
-    def as_json(self, today: date, known: Set[str]) -> list[dict[str, Any]]:
+    def entries_now(self, today: date, known: Set[str]) -> list[AcceptedEntry]:
         """Every entry, and what has become of it."""
-        rows = []
-        for entry in self.entries:
-            state = "expired" if today > entry.until else "in force" if entry.id in known else "no such finding"
-            rows.append({"id": entry.id, "reason": entry.reason, "until": entry.until.isoformat(), "state": state})
-        return rows
+        return [
+            AcceptedEntry(
+                id=entry.id,
+                reason=entry.reason,
+                until=entry.until.isoformat(),
+                state="expired" if today > entry.until else "in force" if entry.id in known else "no such finding",
+            )
+            for entry in self.entries
+        ]
 
 
 NOTHING_ACCEPTED = Accepted()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedspill.audit.assemble import SCHEMA
-from fedspill.audit.runner import result_of
+from pydantic import ValidationError
+
+from fedspill.audit.result import SCHEMA, AuditResult, Finding, ScoreFigures, rounded
+from fedspill.audit.run_audit import result_of
 from fedspill.audit.severity import Severity
 from fedspill.errors import InputRefused
 from fedspill.files import read_json
@@ -31,30 +33,33 @@ class Difference:
         return asdict(self)
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> AuditResult:
     """The result in an audit folder, or in a JSON file that an audit wrote."""
     if path.is_dir():
         return result_of(path)
-    result = read_json(path)
-    if not isinstance(result, dict) or result.get("schema") != SCHEMA or not isinstance(result.get("findings"), list):
-        raise InputRefused(f"{path} is not the JSON of an audit of schema {SCHEMA}.")
-    return result
+    content = read_json(path)
+    try:
+        if isinstance(content, dict) and content.get("schema") == SCHEMA:
+            return AuditResult.model_validate(content)
+    except ValidationError:
+        pass
+    raise InputRefused(f"{path} is not the JSON of an audit of schema {SCHEMA}.")
 
 
-def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+def compare(before: AuditResult, after: AuditResult) -> list[Difference]:
     """One line per finding of either audit, the worst news first."""
-    old = {finding["id"]: finding for finding in before["findings"]}
-    new = {finding["id"]: finding for finding in after["findings"]}
+    old = {finding.id: finding for finding in before.findings}
+    new = {finding.id: finding for finding in after.findings}
     found = [_difference(name, old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())]
     return sorted(found, key=lambda d: (ORDER.index(d.change), -_level(new.get(d.id)), d.id))
 
 
-def _difference(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Difference:
-    severity = new["severity"] if new else None
+def _difference(name: str, old: Finding | None, new: Finding | None) -> Difference:
+    severity = new.severity.word if new is not None and new.severity is not None else None
     return Difference(name, _change(old, new), _shown(old), _shown(new), severity)
 
 
-def _change(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Change:
+def _change(old: Finding | None, new: Finding | None) -> Change:
     """A leak above chance is new or fixed only beyond noise: where both are scored, their intervals must not meet."""
     was, now = _scored(old), _scored(new)
     if was is None and now is None:
@@ -63,7 +68,7 @@ def _change(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Cha
         return "new" if _level(new) > Severity.INFO else "same"
     if now is None:
         return "gone" if new is None else "lost"  # no longer in the audit; or in it, without a score
-    apart = now["low"] > was["high"] or now["high"] < was["low"]
+    apart = _low(now) > _high(was) or _high(now) < _low(was)
     if not apart:
         return "same"
     more = _advantage(new) > _advantage(old)
@@ -72,23 +77,30 @@ def _change(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Cha
     return "fixed" if _level(new) == Severity.INFO < _level(old) else "better"
 
 
-def _scored(finding: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    score: Mapping[str, Any] | None = finding["score"] if finding and finding["status"] == "ok" else None
-    return score
+def _scored(finding: Finding | None) -> ScoreFigures | None:
+    return finding.score if finding and finding.status == "ok" else None
 
 
-def _advantage(finding: Mapping[str, Any] | None) -> float:
-    return float(finding["advantage"]) if finding else 0.0
+def _low(score: ScoreFigures) -> float:
+    return -math.inf if score.low is None else score.low
 
 
-def _level(finding: Mapping[str, Any] | None) -> Severity:
-    return Severity[finding["severity"].upper()] if finding and finding["severity"] else Severity.INFO
+def _high(score: ScoreFigures) -> float:
+    return math.inf if score.high is None else score.high
 
 
-def _shown(finding: Mapping[str, Any] | None) -> str:
+def _advantage(finding: Finding | None) -> float:
+    return finding.gained if finding else 0.0
+
+
+def _level(finding: Finding | None) -> Severity:
+    return finding.level if finding else Severity.INFO
+
+
+def _shown(finding: Finding | None) -> str:
     if finding is None:
         return "not in the audit"
-    score = finding["score"]
-    if finding["status"] != "ok":
-        return str(finding["status"])
-    return f"{finding['severity']} {score['value']} [{score['low']}, {score['high']}]"
+    if finding.status != "ok":
+        return finding.status
+    score = finding.score
+    return f"{finding.level.word} {rounded(score.value)} [{rounded(score.low)}, {rounded(score.high)}]"

@@ -1,6 +1,6 @@
 """Controls: each attack, by each adversary, where it must find something and where there is nothing to find.
 
-The positive control is a tiny federation that surely leaks, a plan that the guess's family (or the attack itself)
+The positive control is a tiny federation that surely leaks, a plan that the leak (or the attack itself)
 brings. The negative control is the same federation with the truth of its origins swapped: the messages of one batch
 beside the truth of another, its classes renamed. An honest attack then does no better than chance; one that reads the
 truth, and a metric that understates chance, are found out. A failed control makes the finding `unscored`: broken never
@@ -10,60 +10,61 @@ looks like safe.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from fedspill.attacks.base import ActiveAttack, Attack
-from fedspill.audit.deployment import Deployment
-from fedspill.audit.findings import score_json
+from fedspill.attack import ActiveAttack, Attack
+from fedspill.attack_run import run_attack
 from fedspill.audit.matrix import Pair
-from fedspill.audit.plan import check_plan
+from fedspill.audit.outcomes import ControlOutcome
+from fedspill.audit.planted_run import run_planted
+from fedspill.audit.result import ControlPart, ScoreFigures
 from fedspill.audit.severity import advantage
-from fedspill.audit.siege import besiege
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.errors import FedspillError
 from fedspill.messages import Kind, Message
-from fedspill.metrics.base import Metric
-from fedspill.registry import make
+from fedspill.metric import Score
 from fedspill.seeds import generator
 from fedspill.trace import MemoryTrace, Origin, Trace, Truth
 
 SEED = 1
 
 
-def run_control(pair: Pair) -> dict[str, Any]:
+def run_control(pair: Pair) -> ControlOutcome:
     """Both controls: what was expected, what came, and whether the attack passed."""
     attack = pair.make()
-    brought = attack.control or attack.guesses.control
+    brought = attack.control or attack.leak.control
     if not brought:
-        return {
-            "status": "errored",
-            "why": f"neither {attack.name} nor {attack.guesses.__name__} brings a control plan",
-        }
+        why = f"neither {attack.name} nor the leak {attack.leak.name} brings a control plan"
+        return ControlOutcome(status="errored", why=why)
     plan = check_plan({"seed": SEED, **brought}, f"the control of {attack.name}")
     deployment = Deployment.of(plan)
     leaking = MemoryTrace(deployment.protocol())
     if isinstance(attack, ActiveAttack):
         try:
-            leaking, _ = besiege(attack, pair.threat, deployment)
+            leaking, _ = run_planted(attack, pair.threat, deployment)
         except FedspillError as error:
-            return {"status": "errored", "why": str(error)}
+            return ControlOutcome(status="errored", why=str(error))
     else:
         deployment.federation(leaking, engine="loop").run()
     positive = _found(attack, pair, leaking, deployment, must=True)
     negative = _found(attack, pair, Swapped(leaking), deployment, must=False)
-    return {"status": "ok", "positive": positive, "negative": negative}
+    return ControlOutcome(status="ok", positive=positive, negative=negative)
 
 
-def _found(attack: Attack, pair: Pair, trace: Trace, deployment: Deployment, *, must: bool) -> dict[str, Any]:
+def _found(attack: Attack, pair: Pair, trace: Trace, deployment: Deployment, *, must: bool) -> ControlPart:
     """Runs the attack and says whether its score lies surely above chance, as it must or must not."""
-    metric: Metric = make("metrics", attack.guesses.headline)
+    metric = attack.leak.headline
+    truth = trace.truth().beside(deployment.shares.clients)
     try:
-        view = trace.view(pair.threat, me="client:0", knowledge=deployment.knowledge())
-        score = metric.score(attack(view, seed=SEED), trace.truth().beside(deployment.shares.clients))
+        outcome = run_attack(attack, trace, pair.threat, knowledge=deployment.knowledge(), seed=SEED, truth=truth)
     except FedspillError as error:
-        return {"passed": False, "found": None, "score": None, "why": f"could not run: {error}"}
+        return ControlPart(passed=False, found=None, score=None, why=f"could not run: {error}")
+    unscored = Score.unscored(outcome.why, len(outcome.guess.of) if outcome.guess else 0)
+    score = outcome.scores.get(metric.name, unscored)
     found = score.status == "ok" and advantage(score, metric.perfect) > 0
     if score.status != "ok":
         why = f"not scored: {score.why}"
@@ -72,7 +73,7 @@ def _found(attack: Attack, pair: Pair, trace: Trace, deployment: Deployment, *, 
     else:
         why = "did not find what surely leaks" if must else "found nothing, as it must be"
     passed = score.status == "ok" and found == must
-    return {"passed": passed, "found": found, "score": score_json(metric.name, score, True), "why": why}
+    return ControlPart(passed=passed, found=found, score=ScoreFigures.of(metric, score), why=why)
 
 
 @final

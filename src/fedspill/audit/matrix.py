@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedspill.attacks.base import Attack
-from fedspill.audit.deployment import OFFERED
-from fedspill.audit.plan import Plan
-from fedspill.registry import entries, load, make, options_of
+from fedspill.attack import Attack
+from fedspill.deployment.deployment import OFFERED
+from fedspill.deployment.plan import Plan
+from fedspill.errors import FedspillError
+from fedspill.registry import entries, find, make, options_of
 from fedspill.threat import ADVERSARIES, KNOWLEDGE, VERTICAL_SERVER, ThreatModel, adversary
 
 
@@ -73,11 +74,20 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
     if plan.attacks is not None:
         chosen = [(choice.name, choice.options) for choice in plan.attacks]
     else:
-        # A file of an attack may name helpers too; those are no attacks.
-        chosen = [(entry.name, {}) for entry in entries("attacks") if issubclass(load("attacks", entry.name), Attack)]
+        chosen = [(entry.name, {}) for entry in entries("attacks")]
     pairs, without = [], () if plan.adversary_data.shadow else ("shadow_data",)
     for name, given in chosen:
-        options = options_of(make("attacks", name, given))
+        options = _all_options(name, given)
         threats = adversaries_of(plan, secure_aggregation)
         pairs += [Pair(name, threat.name, options, given, without) for threat in threats]
     return list({pair.id: pair for pair in pairs}.values())
+
+
+def _all_options(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Defaults too. A plug-in that cannot be loaded has none; running it will say what is wrong with it."""
+    try:
+        return options_of(make("attacks", name, given))
+    except FedspillError:
+        if not find("attacks", name).is_plugin:
+            raise
+        return dict(given)

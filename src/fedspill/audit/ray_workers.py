@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, final
 
-from fedspill.audit.bench import Target
 from fedspill.audit.jobs import Job, job_from
-from fedspill.audit.plan import LimitsPart
+from fedspill.audit.target import Target
 from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.deployment.plan import LimitsPart
 from fedspill.errors import FedspillError, UsageError
 
 
@@ -59,7 +59,7 @@ class RayWorkers(Workers):
                     raise ClusterLost(
                         f"The cluster lost a worker: {type(error).__name__}.", remedy="Run the same command again."
                     ) from None
-                yield Done(job, outcome, seconds)
+                yield Done(job, job.outcome.model_validate(outcome), seconds)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -78,4 +78,4 @@ class Holder:
 
     def run(self, job: str) -> str:
         done = next(self._workers.run([job_from(json.loads(job))]))
-        return json.dumps([done.outcome, done.seconds])
+        return json.dumps([done.outcome.model_dump(mode="json"), done.seconds])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from enum import IntEnum
 
-from fedspill.metrics.base import Score
+from fedspill.metric import Score
 from fedspill.threat import ThreatModel
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from fedspill.audit.jobs import Job, Outcome
+from fedspill.audit.jobs import Job, outcome_from
+from fedspill.audit.outcomes import JobOutcome
 from fedspill.errors import FedspillError, InputRefused, UsageError
 
 NAME = "audit.sqlite"
@@ -21,7 +22,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS results (
     key TEXT PRIMARY KEY,     -- hash of the code and of the job
-    kind TEXT NOT NULL,       -- record, strike or control
+    kind TEXT NOT NULL,       -- record, attack or control
     job TEXT NOT NULL,        -- everything that made it: attack, all its options, adversary, defense, seed
     outcome TEXT NOT NULL,    -- what came of it
     seconds REAL NOT NULL
@@ -33,7 +34,7 @@ CREATE TABLE IF NOT EXISTS results (
 class Stored:
     """A finished unit."""
 
-    outcome: Outcome
+    outcome: JobOutcome
     seconds: float
 
 
@@ -66,12 +67,12 @@ class Store:
     def results(self) -> dict[str, Stored]:
         """Every finished unit by its key."""
         with self._database() as database:
-            rows = database.execute("SELECT key, outcome, seconds FROM results ORDER BY key").fetchall()
-        return {key: Stored(json.loads(outcome), seconds) for key, outcome, seconds in rows}
+            rows = database.execute("SELECT key, kind, outcome, seconds FROM results ORDER BY key").fetchall()
+        return {key: Stored(outcome_from(kind, json.loads(text)), seconds) for key, kind, text, seconds in rows}
 
-    def add(self, key: str, job: Job, outcome: Outcome, seconds: float) -> None:
+    def add(self, key: str, job: Job, outcome: JobOutcome, seconds: float) -> None:
         """One unit, whole or not at all."""
-        row = (key, job.kind, _text(job.as_json()), _text(outcome), seconds)
+        row = (key, job.kind, _text(job.as_json()), _text(outcome.model_dump(mode="json")), seconds)
         with self._database() as database:
             database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", row)
 

@@ -17,10 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-from fedspill.audit.bench import Target
-from fedspill.audit.jobs import Job, Outcome
-from fedspill.audit.plan import LimitsPart
-from fedspill.audit.worker import HEAD, frame
+from pydantic import ValidationError
+
+from fedspill.audit.jobs import Job
+from fedspill.audit.outcomes import JobOutcome
+from fedspill.audit.target import Target
+from fedspill.audit.worker_process import HEAD, frame
+from fedspill.deployment.plan import LimitsPart
 
 _GLANCE = 0.05  # seconds between two looks at time and memory
 
@@ -30,7 +33,7 @@ class Done:
     """A job, what came of it, and how long it took."""
 
     job: Job
-    outcome: Outcome
+    outcome: JobOutcome
     seconds: float
 
 
@@ -86,7 +89,7 @@ class LocalWorkers(Workers):
                     del self._busy[number]
                     if worker.alive:
                         self._idle.append(worker)
-                    yield Done(job, *answer)
+                    yield Done(job, *_parsed(job, *answer))
 
     def close(self) -> None:
         for worker in [*self._idle, *(worker for worker, _ in self._busy.values())]:
@@ -102,7 +105,7 @@ class Worker:
         self._limits = limits
         # The interpreter, no folder of its own on the path, then exactly the path that the owner has.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.worker"],
+            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.worker_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -127,7 +130,7 @@ class Worker:
         self._deadline = time.monotonic() + self._limits.seconds
         self._send(job)
 
-    def poll(self) -> tuple[Outcome, float] | None:
+    def poll(self) -> tuple[dict[str, Any], float] | None:
         """What came of the job and in how many seconds, or None while it runs within its limits."""
         ended = self._read()
         while (message := self._next()) is not None:
@@ -194,5 +197,13 @@ def resident(pid: int) -> int:
         return 0
 
 
-def _errored(why: str) -> Outcome:
+def _errored(why: str) -> dict[str, Any]:
     return {"status": "errored", "why": why}
+
+
+def _parsed(job: Job, answer: dict[str, Any], seconds: float) -> tuple[JobOutcome, float]:
+    """The answer as what such a job comes to; one that is none is a fault of the process."""
+    try:
+        return job.outcome.model_validate(answer), seconds
+    except ValidationError:
+        return job.outcome(status="errored", why="its process gave a malformed answer"), seconds

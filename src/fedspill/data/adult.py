@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from fedspill.data.archives import first_of, read_text, refusing
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.tables import encode, table_dataset
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedspill.data.adult import Adult
-from fedspill.data.base import Dataset, DataSource, Examples
 from fedspill.data.cop_mode_standin import sizes_of_users
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.errors import UnknownName, UsageError
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedspill.data.archives import first_of, read_text
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.splits import part_note, split
 from fedspill.data.tables import Table, parse_numbers, table_dataset
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 PERMISSIONS = 86

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.archives import first_of, read_npz, read_text, refusing
-from fedspill.data.base import DataSource
 from fedspill.data.tables import parse_numbers
+from fedspill.dataset import DataSource
 from fedspill.errors import InputRefused, UnknownName
 
 ORIGINAL = 202_599

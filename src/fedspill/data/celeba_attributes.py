@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.celeba import ORIGINAL, read_annotations
 from fedspill.data.splits import part_note
 from fedspill.data.tables import Table, table_dataset
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
 

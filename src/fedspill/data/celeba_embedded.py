@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.data.archives import open_zip, read_file, read_member, read_npz
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.celeba import ORIGINAL, read_annotations
 from fedspill.data.images import decode_images
 from fedspill.data.splits import part_note, split
 from fedspill.data.tables import Table, table_dataset
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 PREDICTORS = ("Arched_Eyebrows", "Big_Nose", "Heavy_Makeup", "Male", "Wearing_Lipstick", "Young")

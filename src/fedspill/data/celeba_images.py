@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from fedspill.data.archives import open_zip, read_file, read_member
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.celeba import ORIGINAL, read_annotations
 from fedspill.data.images import decode_images, image_dataset, image_examples
 from fedspill.data.splits import part_note, split
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
 

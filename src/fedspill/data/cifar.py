@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.archives import read_file, read_npz
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import image_dataset, image_examples
 from fedspill.data.splits import part_note
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 PIXELS = 3 * 32 * 32

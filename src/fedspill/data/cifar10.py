@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.cifar import read_cifar
+from fedspill.dataset import Dataset, DataSource
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

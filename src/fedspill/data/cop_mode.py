@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedspill.data.archives import first_of
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.cop_mode_table import COLUMNS, encode_requests
 from fedspill.data.tables import read_csv
+from fedspill.dataset import Dataset, DataSource
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.cop_mode_table import encode_requests
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
 USERS, REQUESTS, GRANTED = 93, 65_261, 0.66

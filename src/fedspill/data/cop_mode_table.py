@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspill.data.base import Dataset
 from fedspill.data.splits import split
 from fedspill.data.tables import encode, table_dataset
+from fedspill.dataset import Dataset
 from fedspill.errors import InputRefused
 
 CONTEXT = (

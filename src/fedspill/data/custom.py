@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Dataset, DataSource, Examples
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.errors import InputRefused, UsageError
 
 EXPECTED = "a fedspill Dataset or a tuple (x_train, y_train, x_test, y_test)"

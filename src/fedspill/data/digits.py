@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from fedspill.data.base import Dataset, DataSource, Examples
 from fedspill.data.images import image_dataset
 from fedspill.data.splits import split
+from fedspill.dataset import Dataset, DataSource, Examples
 
 
 @dataclass(frozen=True)

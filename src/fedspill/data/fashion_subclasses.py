@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Dataset, DataSource, Examples
 from fedspill.data.fashion_mnist import CLASSES
 from fedspill.data.idx import read_idx_dataset
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.errors import UsageError
 
 

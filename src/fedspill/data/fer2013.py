@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.archives import first_of, read_npz, refusing
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import image_dataset, image_examples
 from fedspill.data.splits import part_note
 from fedspill.data.tables import parse_numbers, read_csv
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 CLASSES = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.archives import first_of, read_npz, read_text
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import image_dataset, image_examples
 from fedspill.data.splits import part_note, split
 from fedspill.data.tables import parse_numbers, read_csv
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "nv", "vasc", "mel")  # the order of Kaggle's labels

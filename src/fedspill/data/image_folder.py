@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from fedspill.data.archives import open_zip, read_file, read_member
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import decode_images, image_dataset, image_examples
 from fedspill.data.splits import split
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
 ENDINGS = (".jpg", ".jpeg", ".png")

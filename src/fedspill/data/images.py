@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedspill.data.archives import refusing
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.errors import InputRefused, UsageError
 
 MEMORY = 16 * 2**30  # bytes that one data set's inputs may take

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.splits import split
 from fedspill.data.tables import encode, table_dataset
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
 

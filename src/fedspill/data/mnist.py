@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.idx import read_idx_dataset
+from fedspill.dataset import Dataset, DataSource
 
 
 @dataclass(frozen=True)

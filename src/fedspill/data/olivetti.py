@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from fedspill.data.archives import read_npz
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import image_dataset, image_examples
 from fedspill.data.splits import split
+from fedspill.dataset import Dataset, DataSource
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedspill.data.archives import read_text, refusing
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.errors import InputRefused
 
 

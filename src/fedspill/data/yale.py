@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.archives import read_npz
-from fedspill.data.base import Dataset, DataSource
 from fedspill.data.images import image_dataset, image_examples
 from fedspill.data.matlab import read_matlab
 from fedspill.data.splits import split
+from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
 STRIPED = (76, 78)  # damaged rows of the extended set

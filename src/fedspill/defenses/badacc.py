@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
 
-from fedspill.defenses.base import Defense, Site, Verdict
+from fedspill.defense import Defense, Site, Verdict
 from fedspill.defenses.watch.trial import errors_of, logits_of
 from fedspill.messages import Message
 

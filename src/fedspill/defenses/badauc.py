@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, Defense, Site, Verdict
 from fedspill.defenses.watch.trial import logits_of, roc_area
 from fedspill.messages import Message
 

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 
+from fedspill.defense import Check, Defense, Exposure, Guarantee, Wire
 from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
-from fedspill.defenses.base import Check, Defense, Exposure, Guarantee, Wire
 from fedspill.defenses.noise import Law, Source, lacking, refuse_claim, unit_noise
 from fedspill.defenses.norms import norm_of
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.local import LocalTraining, Tensors
 from fedspill.messages import Message
+from fedspill.training import LocalTraining, Tensors
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.defenses.head import head_names
 from fedspill.errors import UsageError
 from fedspill.messages import Message

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 
+from fedspill.defense import Check, Defense, Exposure, Guarantee, Wire
 from fedspill.defenses.accountant import gaussian_epsilon, poisson_epsilon
-from fedspill.defenses.base import Check, Defense, Exposure, Guarantee, Wire
 from fedspill.defenses.noise import Source, refuse_claim, unit_noise
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.local import LocalTraining, Tensors
+from fedspill.training import LocalTraining, Tensors
 
 
 @final

@@ -8,11 +8,11 @@ from typing import ClassVar, final
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.defenses.head import head_module
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 
 
 @final

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from fedspill.defenses.base import Defense
+from fedspill.defense import Defense
 from fedspill.errors import UsageError
 from fedspill.messages import Message
 

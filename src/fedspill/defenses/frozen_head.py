@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.defenses.head import head_names
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.local import LocalTraining, Tensors
 from fedspill.messages import Message
+from fedspill.training import LocalTraining, Tensors
 
 
 @final

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, Defense, Site, Verdict
 from fedspill.defenses.watch.statistics import NAMES, Reading, Usual, layers_of, read_change
 from fedspill.defenses.watch.thresholds import History, bounds, ordinary
 from fedspill.errors import UsageError

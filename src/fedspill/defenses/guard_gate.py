@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.local import LocalTraining, Tensors
+from fedspill.training import LocalTraining, Tensors
 
 
 @final

@@ -7,10 +7,10 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 
 
 @final

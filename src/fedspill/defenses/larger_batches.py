@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.errors import UsageError
-from fedspill.federation.local import LocalTraining
+from fedspill.training import LocalTraining
 
 
 @final

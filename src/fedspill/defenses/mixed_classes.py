@@ -7,8 +7,8 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from fedspill.data.base import Examples
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.dataset import Examples
+from fedspill.defense import Check, Defense, Wire
 from fedspill.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from fedspill.defenses.base import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Wire
 from fedspill.messages import Message
 
 Bits: TypeAlias = Literal["fp16", "bf16", "int8"]

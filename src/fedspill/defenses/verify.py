@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedspill.defenses.base import Check, Defense, Exposure, Guarantee, Wire
+from fedspill.defense import Check, Defense, Exposure, Guarantee, Wire
 from fedspill.federation.horizontal import Settings
 from fedspill.messages import Kind, Message
 from fedspill.trace import Trace

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedspill.defenses.base import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, Defense, Site, Verdict
 from fedspill.messages import Message
 
 

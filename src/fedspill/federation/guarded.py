@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils.hooks import RemovableHandle
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import UsageError
-from fedspill.federation.local import LocalTraining, Tensors, is_single, trained
+from fedspill.training import LocalTraining, Tensors, is_single, trained
 
 Holder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities

@@ -11,15 +11,16 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from fedspill.data.base import Examples
-from fedspill.defenses.base import Defense, Site
+from fedspill.dataset import Examples
+from fedspill.defense import Defense, Site
 from fedspill.errors import UnknownName, UsageError
-from fedspill.federation.local import LocalTraining, Tensors, load, state_of, trained
+from fedspill.federation.local import load, state_of
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
 from fedspill.federation.wire import envelope_fault, fault, is_recordable, weighted_sum
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
+from fedspill.training import LocalTraining, Tensors, trained
 
 Weighting: TypeAlias = Literal["examples", "uniform"]
 

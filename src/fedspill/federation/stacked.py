@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedspill.data.base import Examples
-from fedspill.federation.local import LocalTraining, Tensors, is_single, loss_of, trained
+from fedspill.dataset import Examples
+from fedspill.training import LocalTraining, Tensors, is_single, loss_of, trained
 
 MOST_PARAMETERS = 160_000
 _GATHERED = 8  # steps whose samples are copied at a time: more saves little and costs memory

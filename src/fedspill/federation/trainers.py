@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
-from fedspill.federation.local import LocalTraining, Tensors, train
+from fedspill.federation.local import train
 from fedspill.federation.stacked import is_stackable, train_stacked, why_not_stackable
 from fedspill.seeds import generator
+from fedspill.training import LocalTraining, Tensors
 
 Engine: TypeAlias = Literal["auto", "loop", "stacked"]
 

@@ -15,18 +15,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedspill.data.base import Examples
-from fedspill.defenses.base import Defense
+from fedspill.dataset import Examples
+from fedspill.defense import Defense
 from fedspill.errors import UsageError
 from fedspill.federation.batches import Batching, plan_batches
 from fedspill.federation.guarded import GuardedTraining
 from fedspill.federation.horizontal import Round
-from fedspill.federation.local import LocalTraining, Tensors, loss_of, state_of, trained
+from fedspill.federation.local import state_of
 from fedspill.federation.wire import envelope_fault, fault, is_recordable
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.models.vertical import VerticalNet, owner, vertical_net
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
+from fedspill.training import LocalTraining, Tensors, loss_of, trained
 
 
 @dataclass(frozen=True)

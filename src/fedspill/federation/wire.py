@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedspill.federation.local import Tensors
 from fedspill.messages import Message
+from fedspill.training import Tensors
 
 MOST_EXAMPLES = 1 << 53
 # What a trace can hold; a message of anything else is worth an event, not a recording.

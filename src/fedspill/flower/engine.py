@@ -19,12 +19,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor, nn
 
-from fedspill.audit.deployment import Deployment
+from fedspill.deployment.deployment import Deployment
 from fedspill.errors import FedspillError, UsageError
 from fedspill.federation.horizontal import Round
 from fedspill.federation.local import state_of
 from fedspill.flower.arrays import as_record, tensors_of
-from fedspill.flower.planned import (
+from fedspill.flower.plan_app import (
     PATIENCE,
     Planned,
     PlannedStrategy,

@@ -13,8 +13,8 @@ from flwr.server.strategy import Strategy
 
 from fedspill.errors import InputRefused
 from fedspill.flower.arrays import Arrays
-from fedspill.flower.recording import Recording
-from fedspill.flower.rounds import Reply
+from fedspill.flower.round_messages import Reply
+from fedspill.flower.strategy_recording import Recording
 
 
 class RecordedLegacy(Strategy):

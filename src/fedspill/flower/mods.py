@@ -15,14 +15,14 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
-from fedspill.data.base import Examples
-from fedspill.defenses.base import Defense, Site
+from fedspill.dataset import Examples
+from fedspill.defense import Defense, Site
 from fedspill.errors import FedspillError, UsageError
-from fedspill.federation.local import LocalTraining
 from fedspill.flower.arrays import as_record, changes, only_arrays, tensors_of
-from fedspill.flower.memory import Memory
+from fedspill.flower.guard_memory import Memory
 from fedspill.messages import SERVER, Message, client
 from fedspill.seeds import generator
+from fedspill.training import LocalTraining
 
 LOG = logging.getLogger("flwr.fedspill")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedspill import __version__
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Weighting
-from fedspill.flower.rounds import Told
-from fedspill.flower.tape import LOG
-from fedspill.inspection import find_head
+from fedspill.flower.background_writer import LOG
+from fedspill.flower.round_messages import Told
+from fedspill.leaks.labels.checkpoints import find_head
 
 
 @dataclass(frozen=True)

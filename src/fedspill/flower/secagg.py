@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedspill.federation.local import state_of
-from fedspill.flower.planned import PATIENCE, Planned, address_of
+from fedspill.flower.plan_app import PATIENCE, Planned, address_of
 from fedspill.flower.record import record
 from fedspill.trace import Recorder
 

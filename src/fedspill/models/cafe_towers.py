@@ -8,7 +8,7 @@ from typing import final
 from torch import nn
 
 from fedspill.errors import UsageError
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 from fedspill.models.checks import image, positive
 from fedspill.models.vertical import Tiles, Tower, VerticalNet
 from fedspill.partitions.tiles import tile_shape

@@ -9,8 +9,8 @@ from typing import final
 from torch import nn
 
 from fedspill.errors import UsageError
+from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.base import ModelSpec
 from fedspill.models.checks import after, image, nonempty, positive, rate
 
 

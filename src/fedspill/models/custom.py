@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import UsageError
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 from fedspill.models.probe import probe
 
 

@@ -9,7 +9,7 @@ from typing import final
 
 from torch import nn
 
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, final
 
 from torch import Tensor, nn
 
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 from fedspill.models.checks import image, positive
 
 Stem: TypeAlias = Literal["auto", "cifar", "imagenet"]  # auto: cifar under 64 pixels

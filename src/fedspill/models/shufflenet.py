@@ -7,7 +7,7 @@ from typing import final
 
 from torch import nn
 
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 from fedspill.models.checks import image
 from fedspill.models.torchvision_shim import fit, torchvision_models
 

@@ -9,7 +9,7 @@ from typing import ClassVar, final
 
 from torch import nn
 
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 from fedspill.models.checks import image, positive, rate
 
 _STAGE_CHANNELS = (64, 128, 256, 512, 512)

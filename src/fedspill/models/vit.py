@@ -9,7 +9,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from fedspill.errors import UsageError
-from fedspill.models.base import ModelSpec
+from fedspill.model_spec import ModelSpec
 from fedspill.models.checks import image, positive, rate
 from fedspill.models.torchvision_shim import fit, torchvision_models
 

@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import UsageError
-from fedspill.partitions.base import Partition
+from fedspill.partition import Partition
 from fedspill.partitions.drawing import at_least, class_counts, draw, require
 
 Rows: TypeAlias = tuple[tuple[int, ...], ...]

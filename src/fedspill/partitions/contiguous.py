@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import NotEnoughExamples
-from fedspill.partitions.base import Partition
+from fedspill.partition import Partition
 from fedspill.partitions.drawing import at_least
 
 

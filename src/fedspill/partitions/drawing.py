@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import NotEnoughExamples, UsageError
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
+from fedspill.dataset import Examples
 from fedspill.errors import UsageError
-from fedspill.partitions.base import Partition, log
+from fedspill.partition import Partition, log
 from fedspill.partitions.drawing import at_least, class_counts, draw_batches, uniform_counts
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Examples
-from fedspill.partitions.base import Partition
+from fedspill.dataset import Examples
+from fedspill.partition import Partition
 from fedspill.partitions.contiguous import blocks
 from fedspill.partitions.drawing import at_least
 

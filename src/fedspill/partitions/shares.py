@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedspill.data.base import Dataset, Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.errors import NotEnoughExamples, UsageError
-from fedspill.partitions.base import Partition
+from fedspill.partition import Partition
 from fedspill.partitions.drawing import class_counts, draw, require
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from fedspill.audit.result import AuditResult
 from fedspill.report import svg
 from fedspill.report.clean import cleaned
 from fedspill.threat import KNOWLEDGE
@@ -16,11 +17,20 @@ from fedspill.threat import KNOWLEDGE
 _PNG = re.compile(r"^data:image/png;base64,[A-Za-z0-9+/=]+$")
 
 
-def render(result: Mapping[str, Any]) -> str:
-    """The page for an audit's JSON; nothing is on it that is not in there."""
-    result = cleaned(result)
-    findings = result["findings"]
-    classes = result["classes"]
+def render(result: AuditResult) -> str:
+    """The page of an audit; nothing is on it that is not in its JSON."""
+    return _environment().get_template("report.html").render(**_page(result))
+
+
+def first_screen(result: AuditResult) -> str:
+    """The top of the page alone, for notebooks."""
+    return _environment().get_template("notebook.html").render(**_page(result))
+
+
+def _page(result: AuditResult) -> dict[str, Any]:
+    """What the templates read: the result as it is in the JSON, and a few ways to look at it."""
+    shown = cleaned(result).as_json()
+    findings, classes = shown["findings"], shown["classes"]
 
     def names_of(item: Mapping[str, Any]) -> list[str]:
         given: list[str] = item.get("names") or []
@@ -28,31 +38,25 @@ def render(result: Mapping[str, Any]) -> str:
         return [str(name or other) for name, other in zip(given, known, strict=True)]
 
     matrix: dict[str, dict[str, Any]] = {}
+    skipped: dict[str, list[str]] = {}
+    worst_of_leak: dict[str, str] = {}
     for finding in findings:
         matrix.setdefault(finding["id"].rpartition("/")[0], {})[finding["adversary"]] = finding
-    skipped: dict[str, list[str]] = {}
-    for finding in findings:
+        worst_of_leak.setdefault(finding["family"], finding["id"])
         if finding["status"] == "skipped":
             skipped.setdefault(finding["why"], []).append(finding["id"])
-    worst_of_family: dict[str, str] = {}
-    for finding in findings:
-        worst_of_family.setdefault(finding["family"], finding["id"])
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            result=result,
-            verdict=result["verdict"],
-            scored=[finding for finding in findings if finding["status"] == "ok"],
-            failed=[finding for finding in findings if finding["status"] in ("unscored", "errored")],
-            skipped=skipped,
-            matrix=dict(sorted(matrix.items())),
-            adversaries={adversary["name"]: adversary for adversary in result["adversaries"]},
-            names_of=names_of,
-            worst_of_family=list(worst_of_family.values()),
-            plan_text=json.dumps(result["plan"], indent=1, ensure_ascii=False),
-        )
-    )
+    return {
+        "result": shown,
+        "verdict": shown["verdict"],
+        "scored": [finding for finding in findings if finding["status"] == "ok"],
+        "failed": [finding for finding in findings if finding["status"] in ("unscored", "errored")],
+        "skipped": skipped,
+        "matrix": dict(sorted(matrix.items())),
+        "adversaries": {adversary["name"]: adversary for adversary in shown["adversaries"]},
+        "names_of": names_of,
+        "worst_of_leak": list(worst_of_leak.values()),
+        "plan_text": json.dumps(shown["plan"], indent=1, ensure_ascii=False),
+    }
 
 
 def _environment() -> Environment:

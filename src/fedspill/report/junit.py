@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from fedspill.audit.result import AuditResult, Finding
 from fedspill.audit.severity import Severity
 from fedspill.report.clean import cleaned
 
 
-def render(result: Mapping[str, Any]) -> str:
+def render(result: AuditResult) -> str:
     """A finding at or above the plan's `fail_on` is a failure; without one, whatever lies above chance is."""
     result = cleaned(result)
-    bar = Severity[(result["plan"]["fail_on"] or "low").upper()]
+    bar = Severity[(result.plan["fail_on"] or "low").upper()]
     suites = Element("testsuites", name="fedspill")
-    for adversary in result["adversaries"]:
-        own = [finding for finding in result["findings"] if finding["adversary"] == adversary["name"]]
-        suite = SubElement(suites, "testsuite", name=adversary["name"], tests=str(len(own)))
+    for adversary in result.adversaries:
+        own = [finding for finding in result.findings if finding.adversary == adversary.name]
+        suite = SubElement(suites, "testsuite", name=adversary.name, tests=str(len(own)))
         counts = Counter(_case(suite, finding, bar) for finding in own)
         for name in ("failures", "errors", "skipped"):
             suite.set(name, str(counts[name]))
@@ -26,27 +25,27 @@ def render(result: Mapping[str, Any]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
 
 
-def _case(suite: Element, finding: Mapping[str, Any], bar: Severity) -> str:
+def _case(suite: Element, finding: Finding, bar: Severity) -> str:
     """Adds the case; returns under what it counts."""
-    name = finding["id"].rpartition("/")[0]
-    case = SubElement(suite, "testcase", classname=f"fedspill.{finding['family']}", name=name)
-    score = finding["score"]
-    if finding["status"] == "skipped":
-        SubElement(case, "skipped", message=finding["why"])
+    name = finding.id.rpartition("/")[0]
+    case = SubElement(suite, "testcase", classname=f"fedspill.{finding.family}", name=name)
+    score = finding.score
+    if finding.status == "skipped":
+        SubElement(case, "skipped", message=finding.why)
         return "skipped"
-    if finding["status"] != "ok":
-        SubElement(case, "error", message=f"{finding['status']}: {finding['why']}", type=finding["status"])
+    if finding.status != "ok":
+        SubElement(case, "error", message=f"{finding.status}: {finding.why}", type=finding.status)
         return "errors"
     words = (
-        f"{finding['severity']}: {score['title']} {score['value']} [{score['low']}, {score['high']}], "
-        f"chance {score['chance']}, n {score['n']}"
+        f"{finding.level.word}: {score.title} {score.value} [{score.low}, {score.high}], "
+        f"chance {score.chance}, n {score.n}"
     )
-    if finding["accepted"]:
-        SubElement(case, "skipped", message=f"accepted until {finding['accepted']['until']}; {words}")
+    if finding.accepted:
+        SubElement(case, "skipped", message=f"accepted until {finding.accepted.until}; {words}")
         return "skipped"
-    if Severity[finding["severity"].upper()] >= bar:
-        helps = finding["defenses"]["advice"] if finding["defenses"] else ""
-        SubElement(case, "failure", message=words, type=finding["severity"]).text = helps
+    if finding.level >= bar:
+        helps = finding.defenses.advice if finding.defenses else ""
+        SubElement(case, "failure", message=words, type=finding.level.word).text = helps
         return "failures"
     SubElement(case, "system-out").text = words
     return "passed"

@@ -1,15 +1,14 @@
-"""Every output of an audit, made from its JSON: what is under a final name is whole."""
+"""Every output of an audit, made from its result: what is under a final name is whole."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from fedspill.audit.result import AuditResult
 from fedspill.errors import UsageError
 from fedspill.files import write_bytes
-from fedspill.report import html, junit, markdown, sarif
+from fedspill.report import html, json, junit, markdown, sarif
 
 NAMES = {
     "html": "report.html",
@@ -20,20 +19,16 @@ NAMES = {
 }
 
 
-def as_json(result: Mapping[str, Any]) -> str:
-    return json.dumps(result, indent=1, allow_nan=False) + "\n"
-
-
 _RENDER = {
     "html": html.render,
-    "json": as_json,
+    "json": json.render,
     "sarif": sarif.render,
     "junit": junit.render,
     "markdown": markdown.render,
 }
 
 
-def write_all(folder: Path, result: Mapping[str, Any], also: Mapping[str, Path]) -> dict[str, Path]:
+def write_all(folder: Path, result: AuditResult, also: Mapping[str, Path]) -> dict[str, Path]:
     """All formats into the folder, and those in `also` to where they are wanted besides."""
     written = {}
     for name, render in _RENDER.items():

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedspill.audit.lines import line_of
+from fedspill.audit.result import AuditResult, Finding
+from fedspill.audit.severity import Severity
+from fedspill.deployment.toml_lines import line_of
 from fedspill.report.clean import cleaned
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -17,14 +19,14 @@ LEVELS = {"critical": "error", "high": "error", "medium": "warning", "low": "not
 SECURITY = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.5", "info": "0.0"}
 
 
-def render(result: Mapping[str, Any]) -> str:
+def render(result: AuditResult) -> str:
     result = cleaned(result)
-    findings = result["findings"]
-    worst: dict[str, str] = {}
+    findings = result.findings
+    worst: dict[str, Severity] = {}
     for finding in findings:  # worst first, so the first severity of an attack is its worst
-        if finding["severity"]:
-            worst.setdefault(finding["attack"], finding["severity"])
-    rules = {finding["attack"]: _rule(finding, worst.get(finding["attack"], "info")) for finding in findings}
+        if finding.severity is not None:
+            worst.setdefault(finding.attack, finding.severity)
+    rules = {finding.attack: _rule(finding, worst.get(finding.attack, Severity.INFO)) for finding in findings}
     order = {name: index for index, name in enumerate(rules)}
     document = {
         "$schema": SCHEMA,
@@ -32,9 +34,9 @@ def render(result: Mapping[str, Any]) -> str:
         "runs": [
             {
                 "tool": {
-                    "driver": {"name": "fedspill", "version": result["fedspill"], "rules": list(rules.values())},
+                    "driver": {"name": "fedspill", "version": result.fedspill, "rules": list(rules.values())},
                 },
-                "invocations": [{"executionSuccessful": result["verdict"]["complete"]}],
+                "invocations": [{"executionSuccessful": result.verdict.complete}],
                 "results": [_result(finding, order, result) for finding in findings],
             }
         ],
@@ -42,66 +44,71 @@ def render(result: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _rule(finding: Mapping[str, Any], worst: str) -> dict[str, Any]:
+def _rule(finding: Finding, worst: Severity) -> dict[str, Any]:
     return {
-        "id": finding["attack"],
-        "shortDescription": {"text": finding["title"]},
+        "id": finding.attack,
+        "shortDescription": {"text": finding.title},
         "properties": {
-            "tags": ["privacy", "federated-learning", finding["family"]],
-            "security-severity": SECURITY[worst],
+            "tags": ["privacy", "federated-learning", finding.family],
+            "security-severity": SECURITY[worst.word],
         },
     }
 
 
-def _result(finding: Mapping[str, Any], order: Mapping[str, int], result: Mapping[str, Any]) -> dict[str, Any]:
+def _result(finding: Finding, order: Mapping[str, int], result: AuditResult) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "ruleId": finding["attack"],
-        "ruleIndex": order[finding["attack"]],
+        "ruleId": finding.attack,
+        "ruleIndex": order[finding.attack],
         **_kind(finding),
         "message": {"text": _message(finding)},
-        "partialFingerprints": {"fedspill/v1": hashlib.sha256(finding["id"].encode()).hexdigest()[:32]},
-        "properties": {"id": finding["id"], "status": finding["status"], "severity": finding["severity"]},
+        "partialFingerprints": {"fedspill/v1": hashlib.sha256(finding.id.encode()).hexdigest()[:32]},
+        "properties": {
+            "id": finding.id,
+            "status": finding.status,
+            "severity": finding.severity.word if finding.severity is not None else None,
+        },
         "locations": _locations(finding, result),
     }
-    if finding["accepted"]:
-        reason = f"{finding['accepted']['reason']} (until {finding['accepted']['until']})"
+    if finding.accepted:
+        reason = f"{finding.accepted.reason} (until {finding.accepted.until})"
         shown["suppressions"] = [{"kind": "external", "status": "accepted", "justification": reason}]
     return shown
 
 
-def _kind(finding: Mapping[str, Any]) -> dict[str, str]:
+def _word(finding: Finding) -> str | None:
+    return finding.severity.word if finding.severity is not None else None
+
+
+def _kind(finding: Finding) -> dict[str, str]:
     """A finding fails; near chance is for information; what was not scored is open, never a pass."""
-    if finding["status"] == "skipped":
+    if finding.status == "skipped":
         return {"kind": "notApplicable", "level": "none"}
-    if finding["status"] != "ok":
+    if finding.status != "ok":
         return {"kind": "open", "level": "none"}
-    if finding["severity"] == "info":
+    if finding.level == Severity.INFO:
         return {"kind": "informational", "level": "none"}
-    return {"kind": "fail", "level": LEVELS[finding["severity"]]}
+    return {"kind": "fail", "level": LEVELS[finding.level.word]}
 
 
-def _message(finding: Mapping[str, Any]) -> str:
-    score = finding["score"]
-    start = f"{finding['title']} by {finding['adversary']}: "
-    if finding["status"] != "ok":
-        return f"{start}{finding['status']}, {finding['why']}"
-    helps = f" What helps: {finding['defenses']['advice']}" if finding["defenses"] else ""
-    return (
-        f"{start}{score['title']} {score['value']} [{score['low']}, {score['high']}], chance {score['chance']}, "
-        f"n {score['n']}.{helps}"
-    )
+def _message(finding: Finding) -> str:
+    score = finding.score
+    start = f"{finding.title} by {finding.adversary}: "
+    if finding.status != "ok":
+        return f"{start}{finding.status}, {finding.why}"
+    helps = f" What helps: {finding.defenses.advice}" if finding.defenses else ""
+    return f"{start}{score.title} {score.value} [{score.low}, {score.high}], chance {score.chance}, n {score.n}.{helps}"
 
 
-def _locations(finding: Mapping[str, Any], result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _locations(finding: Finding, result: AuditResult) -> list[dict[str, Any]]:
     """Where the plan names the attack or its adversary, else where it describes the federation."""
-    name = result["provenance"]["plan_file"]
+    name = result.provenance.plan_file
     if name is None:
         return []
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
-    for place, value in ((("attacks",), finding["attack"]), (("adversaries",), finding["adversary"])):
+    for place, value in ((("attacks",), finding.attack), (("adversaries",), finding.adversary)):
         if f'"{value}"' in text:
             line = line_of(text, place, value)
             break

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedspill.defenses.base import Site
+from fedspill.defense import Site
 from fedspill.errors import UsageError
-from fedspill.federation.local import is_single
 from fedspill.messages import Message
+from fedspill.training import is_single
 
 
 @torch.no_grad()

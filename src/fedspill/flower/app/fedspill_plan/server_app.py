@@ -6,8 +6,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedspill.flower.engine import serve
-from fedspill.flower.planned import planned
-from fedspill.tracefolder import FolderRecorder
+from fedspill.flower.plan_app import planned
+from fedspill.trace_folder import FolderRecorder
 
 app = ServerApp()
 

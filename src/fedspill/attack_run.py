@@ -1,0 +1,139 @@
+"""The one line from a recording to a score: view, attack, guess; only then the truth, metrics, measurements.
+
+Whoever runs an attack (the command line, the audit, its controls, a notebook) calls `run_attack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedspill.attack import Attack
+from fedspill.errors import FedspillError, NothingToGuess, NotScored
+from fedspill.guess import Guess
+from fedspill.leak import Leak
+from fedspill.metric import Measured, Metric, Score
+from fedspill.progress import UNWATCHED, Progress
+from fedspill.registry import entries, make
+from fedspill.threat import ThreatModel
+from fedspill.trace import Trace, Truth
+
+Status: TypeAlias = Literal["ok", "unscored", "errored", "skipped"]
+ME = "client:0"  # which client a curious client is
+
+
+class Measurement(BaseModel):
+    """What one metric measured, origin by origin; see `Measured`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    values: list[float]
+    chance: list[float]
+    trials: list[int] | None
+
+    @staticmethod
+    def of(measured: Measured) -> Measurement:
+        return Measurement(
+            values=[float(value) for value in measured.values],
+            chance=[float(value) for value in measured.chance],
+            trials=None if measured.trials is None else [int(value) for value in measured.trials],
+        )
+
+    def measured(self) -> Measured:
+        trials = None if self.trials is None else torch.tensor(self.trials)
+        values, chance = (torch.tensor(numbers, dtype=torch.float64) for numbers in (self.values, self.chance))
+        return Measured(values, chance, trials)
+
+
+class Outcome(BaseModel):
+    """What one run of an attack came to; all but the guess itself can be written down."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    status: Status
+    why: str = ""  # of one that is not scored
+    metric: str = ""  # the headline
+    measured: dict[str, Measurement] = Field(default_factory=dict)
+    rounds: list[int] = Field(default_factory=list)  # of each origin
+    notes: list[str] = Field(default_factory=list)
+    used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
+    evidence: list[dict[str, Any]] = Field(default_factory=list)
+    guess: Guess | None = Field(default=None, exclude=True, repr=False)
+    scores: dict[str, Score] = Field(default_factory=dict, exclude=True)
+
+
+def run_attack(
+    attack: Attack,
+    trace: Trace,
+    threat: ThreatModel,
+    *,
+    knowledge: Mapping[str, Any] | None = None,
+    seed: int,
+    truth: Truth | None = None,
+    metrics: Sequence[Metric[Any]] = (),
+    limit: float | None = None,
+    show_data: bool = False,
+    progress: Progress = UNWATCHED,
+) -> Outcome:
+    """What `attack` by `threat` reads out of `trace`, held against the truth.
+
+    `truth` is the recording's own unless given. `metrics` are scored beside those of the attack's leak. An attack that
+    cannot run, or fails, raises; one whose guess cannot be held against the truth is unscored, never zero.
+    """
+    view = trace.view(threat, me=ME, knowledge=knowledge, progress=progress)
+    guess = attack(view, seed=seed, limit=limit)
+    truth = trace.truth() if truth is None else truth
+    headline = attack.leak.headline
+    measured: dict[str, Measurement] = {}
+    scores: dict[str, Score] = {}
+    notes = list(guess.notes)
+    for metric in (headline, *_details(attack.leak, metrics, notes)):
+        try:
+            result = metric.measure(guess, truth)
+        except NotScored as error:
+            if metric is headline:
+                nothing = isinstance(error, NothingToGuess)
+                return Outcome(status="skipped" if nothing else "unscored", why=error.problem, guess=guess)
+            continue  # the headline stands without it
+        if not bool(result.values.isfinite().all() and result.chance.isfinite().all()):
+            return Outcome(status="unscored", why=f"{metric.name}: a value is not finite", guess=guess)
+        measured[metric.name] = Measurement.of(result)
+        scores[metric.name] = metric.summarise(result)
+    return Outcome(
+        status="ok",
+        metric=headline.name,
+        measured=measured,
+        rounds=[origin.round for origin in guess.of],
+        notes=notes,
+        used=sorted(view.used),
+        evidence=[item.as_json() for item in headline.evidence(guess, truth, private=show_data)],
+        guess=guess,
+        scores=scores,
+    )
+
+
+def metrics_of(leak: Leak[Any], more: Sequence[Metric[Any]] = ()) -> dict[str, Metric[Any]]:
+    """Everything that a guess about this leak is scored by, by name, the headline first."""
+    return {metric.name: metric for metric in (leak.headline, *_details(leak, more, []))}
+
+
+def _details(leak: Leak[Any], more: Sequence[Metric[Any]], notes: list[str]) -> list[Metric[Any]]:
+    """The leak's other metrics, then those of plug-ins and of the caller that score the same guess, by name.
+
+    A plug-in that cannot be used is named in the notes and breaks nothing else.
+    """
+    found = {metric.name: metric for metric in leak.metrics[1:]}
+    for entry in entries("metrics"):
+        if entry.is_plugin:
+            try:
+                metric: Metric[Any] = make("metrics", entry.name)
+            except FedspillError as error:
+                notes.append(str(error))
+                continue
+            if issubclass(leak.guess, metric.guesses):
+                found.setdefault(metric.name, metric)
+    found |= {metric.name: metric for metric in more if issubclass(leak.guess, metric.guesses)}
+    return [found[name] for name in sorted(found) if name != leak.headline.name]

@@ -1,0 +1,50 @@
+"""What jobs come to, as they are stored; what an attack comes to is `fedspill.attack_run.Outcome`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from fedspill.attack_run import Outcome, Status
+from fedspill.audit.result import ControlPart, DefenseCheck
+
+
+class RecordOutcome(BaseModel):
+    """A federation that was run and recorded, or the reason why it was not."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Status
+    why: str = ""
+    right: int = 0  # test samples that its model has right
+    tested: int = 0
+    epsilon: float | None = None
+    delta: float | None = None
+    checks: list[DefenseCheck] = []
+    events: list[str] = []
+    trace: str = ""  # a hash over everything in the recording
+    seconds_per_round: float = 0.0
+
+
+class ControlOutcome(BaseModel):
+    """Both controls of an attack, or the reason why they did not run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Status
+    why: str = ""
+    positive: ControlPart | None = None
+    negative: ControlPart | None = None
+
+    def failure(self) -> str:
+        """Which control failed and how; empty when both passed."""
+        if self.status != "ok":
+            return f"its controls gave nothing: {self.why}"
+        for name, part in (("positive", self.positive), ("negative", self.negative)):
+            if part is None or not part.passed:
+                return f"its {name} control failed: it {part.why if part else 'did not run'}"
+        return ""
+
+
+JobOutcome: TypeAlias = RecordOutcome | Outcome | ControlOutcome

@@ -1,0 +1,61 @@
+"""The recording of an attack that plants. Its federation is its own: what it plants, honest recordings never hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from fedspill.attack import ActiveAttack, refuse_unfit
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.targets import draw_targets
+from fedspill.errors import NotApplicable
+from fedspill.messages import AGGREGATOR, Message
+from fedspill.seeds import generator
+from fedspill.threat import ThreatModel
+from fedspill.trace import Keep, MemoryTrace, Origin
+
+# What a server behind secure aggregation sees; nothing else is needed, and such a run is long.
+SEEN = Keep(kinds=frozenset({"model", "aggregate"}))
+
+PlantedRun: TypeAlias = tuple[MemoryTrace, dict[str, Any]]  # the recording, and what the adversary knew
+
+
+def run_planted(attack: ActiveAttack, threat: ThreatModel, deployment: Deployment) -> PlantedRun:
+    """Runs the deployment with a server that plants from its first target's round on; the trace, and what it knows.
+
+    A round before the first target is honest. A planted round is read and thrown away by the server, which goes on from
+    its honest model, so that all targets meet the same one. It is run by our own engine, which agrees with Flower's.
+    """
+    refuse_unfit(attack, threat)
+    plan = deployment.plan
+    if plan.federation.kind != "horizontal":
+        raise NotApplicable("A model can be planted in a horizontal federation; this one is not.")
+    own = plan.federation.model_copy(update={"engine": "own"})
+    deployment = replace(deployment, plan=plan.model_copy(update={"federation": own}))
+    knowledge = deployment.knowledge()
+    trace = MemoryTrace(deployment.protocol(), SEEN)
+    planted = attack.rounds(trace.view(threat, knowledge=knowledge))
+    # A server chooses whom it asks, and one that looks for a record asks everybody.
+    settings = replace(deployment.settings, rounds=planted.stop, clients_per_round=None)
+    federation = replace(deployment, settings=settings).federation(trace, device=plan.device)
+
+    def plant(model: Message) -> Message:
+        if model.round not in planted:
+            return model
+        view = trace.view(threat, knowledge=knowledge)  # what was said before this round
+        return attack.plant(model, view, generator(plan.seed, "plant", model.round))
+
+    federation.plant = plant  # type: ignore[union-attr]
+    federation.run()
+    _note_truth(trace, deployment, planted, len(planted))
+    return trace, knowledge
+
+
+def _note_truth(trace: MemoryTrace, deployment: Deployment, planted: range, rounds: int) -> None:
+    """The attribute and membership of every target, at the sum of the round that looked for it."""
+    drawn = draw_targets(deployment.plan, deployment.dataset, deployment.shares.clients)
+    at_once = -(-len(drawn.targets) // max(rounds, 1))
+    for number in planted:
+        group = drawn.targets.group(number, at_once)
+        trace.note_truth(Origin(number, AGGREGATOR), "target_values", drawn.values[group])
+        trace.note_truth(Origin(number, AGGREGATOR), "target_members", drawn.members[group])

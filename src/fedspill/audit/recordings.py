@@ -1,0 +1,135 @@
+"""Recordings: the deployments and recorded federations that a worker's jobs need, each made once and kept."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+from fedspill.attack import ActiveAttack
+from fedspill.audit.engines import federation_of
+from fedspill.audit.outcomes import RecordOutcome
+from fedspill.audit.planted_run import PlantedRun, run_planted
+from fedspill.audit.result import DefenseCheck
+from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.dataset import Examples
+from fedspill.defenses.verify import check_defenses, guarantee_of
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.recorded_plan import recorded_deployment
+from fedspill.errors import NotApplicable
+from fedspill.federation.local import accuracy
+from fedspill.files import sha256
+from fedspill.metric import Metric
+from fedspill.registry import make
+from fedspill.threat import ThreatModel
+from fedspill.trace import Trace
+from fedspill.trace_folder import FolderRecorder, FolderTrace
+
+
+@final
+class Recordings:
+    """The deployments and recordings of one target."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._deployments: dict[int, Deployment] = {}
+        self._trace: tuple[str, Trace] | None = None  # the last one opened: jobs come in order
+
+    @property
+    def show_data(self) -> bool:
+        return self._target.show_data
+
+    def record(self, setting: DefenseSetting, seed: int) -> RecordOutcome:
+        """Trains with the setting's defense in place, records it, tests the model."""
+        folder = self._target.trace_folder(setting, seed)
+        part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=_made(folder.parent)))
+        began = time.perf_counter()
+        try:
+            deployment = self._deployment(seed).with_defenses(*setting.defenses())
+            plan = deployment.plan
+            recorder = FolderRecorder(part, deployment.protocol(), plan.record.keep())
+            federation = federation_of(deployment, recorder, device=plan.device)
+            rounds = federation.run()
+            _take_place(part, folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        test = deployment.dataset.test
+        right = round(accuracy(federation.model, test.to(plan.device)) * len(test))
+        settings, samples = deployment.settings, [len(own) for own in deployment.shares.clients if len(own)]
+        claim = None
+        if not deployment.is_vertical:  # there the server names the batches, and no accountant counts on that
+            claim = guarantee_of(settings, samples, sum(p.numel() for p in federation.model.parameters()))
+        checks = check_defenses(settings.defenses, FolderTrace(folder, partial=self._target.partial))
+        return RecordOutcome(
+            status="ok",
+            right=right,
+            tested=len(test),
+            epsilon=claim.epsilon if claim and math.isfinite(claim.epsilon) else None,
+            delta=claim.delta if claim else None,
+            checks=[DefenseCheck(**asdict(check)) for check in checks],
+            events=[f"round {e.round}, {e.party}: {e.what}" for done in rounds for e in done.events],
+            trace=sha256(folder / "index.jsonl"),  # a chain over everything in the recording
+            seconds_per_round=(time.perf_counter() - began) / max(len(rounds), 1),
+        )
+
+    def trace(self, setting: DefenseSetting, seed: int) -> Trace:
+        """The recording; made again where it is missing, since the same seed says the same."""
+        folder = self._target.trace_folder(setting, seed)
+        if self._target.trace is None and not folder.is_dir():
+            self.record(setting, seed)
+        if self._trace is None or self._trace[0] != str(folder):
+            self._trace = (str(folder), FolderTrace(folder, partial=self._target.partial))
+        return self._trace[1]
+
+    def knowledge(self, setting: DefenseSetting, seed: int) -> dict[str, Any]:
+        """What adversaries that may know such things are given, beside the protocol."""
+        if self._target.trace is None:
+            return self._deployment(seed).with_defenses(*setting.defenses()).knowledge()
+        if not self._target.explicit_plan:
+            deployment = recorded_deployment(self.trace(setting, seed).protocol, self._target.data_dir)
+            return deployment.knowledge() if deployment else {}
+        return Deployment.of(self._target.plan, self._target.data_dir).knowledge()
+
+    def planted(self, attack: ActiveAttack, threat: ThreatModel, setting: DefenseSetting, seed: int) -> PlantedRun:
+        """The recording of an attack that plants, made for it alone, and what its adversary knows."""
+        if self._target.trace is not None:
+            raise NotApplicable(
+                "An attack that alters the model needs a federation to run it in; this is a recording of another.",
+                remedy="Audit a plan instead.",
+            )
+        return run_planted(attack, threat, self._deployment(seed).with_defenses(*setting.defenses()))
+
+    def metrics(self) -> list[Metric[Any]]:
+        """Those that the plan names beside the leaks' own."""
+        return [make("metrics", choice.name, choice.options) for choice in self._target.plan.metrics or ()]
+
+    def clients(self, seed: int) -> Sequence[Examples]:
+        """The clients' data, for the truth about inputs; of a recording only those that its own plan makes again."""
+        if self._target.trace is None:
+            return self._deployment(seed).shares.clients
+        deployment = recorded_deployment(self.trace(AS_DEPLOYED, seed).protocol, self._target.data_dir)
+        return deployment.shares.clients if deployment else ()
+
+    def _deployment(self, seed: int) -> Deployment:
+        if seed not in self._deployments:
+            self._deployments[seed] = Deployment.of(self._target.plan.with_seed(seed), self._target.data_dir)
+        return self._deployments[seed]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _take_place(part: Path, folder: Path) -> None:
+    """Whole or absent; when another worker was faster, its recording says the same."""
+    try:
+        part.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise

@@ -1,0 +1,304 @@
+"""AuditResult: what an audit came to, as typed values. `audit.json` is its dump, report/ its reader."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from fedspill.attack_run import Status
+from fedspill.audit.severity import Severity
+from fedspill.metric import Metric, Score
+from fedspill.registry import report_format
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+
+
+def rounded(value: float | None) -> float | None:
+    """Four decimals, or three digits of a small number: what is printed is what is in the JSON. Infinite is null."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = round(value, 4) if abs(value) >= 0.001 or value == 0 else float(f"{value:.3g}")
+    return short + 0.0  # no minus zero
+
+
+def _severity(value: Any) -> Any:
+    return Severity[value.upper()] if isinstance(value, str) else value
+
+
+Rounded: TypeAlias = Annotated[float | None, PlainSerializer(rounded)]
+SeverityWord: TypeAlias = Annotated[
+    Severity, BeforeValidator(_severity), PlainSerializer(lambda level: level.word, return_type=str)
+]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class ScoreFigures(_Model):
+    """A score with its interval, its n, chance, and what would be perfect; of an unscored one the numbers are null."""
+
+    metric: str = ""
+    title: str = ""
+    perfect: float | None = None
+    value: Rounded = None
+    low: Rounded = None
+    high: Rounded = None
+    chance: Rounded = None
+    n: int = 0
+
+    @staticmethod
+    def of(metric: Metric[Any], score: Score) -> ScoreFigures:
+        named = ScoreFigures(metric=metric.name, title=metric.title, perfect=metric.perfect, n=score.n)
+        if score.status != "ok":
+            return named
+        numbers = {"value": score.value, "low": score.low, "high": score.high, "chance": score.chance}
+        return named.model_copy(update=numbers)
+
+    @property
+    def unnumbered(self) -> ScoreFigures:
+        """The same without its numbers, for a score that its controls do not bear out."""
+        return self.model_copy(update={"value": None, "low": None, "high": None, "chance": None})
+
+
+class AccuracyFigures(_Model):
+    """Share of test samples that the model has right, with Wilson's interval."""
+
+    value: Rounded
+    low: Rounded
+    high: Rounded
+    n: int
+
+
+class DefenseTrial(_Model):
+    """One setting of a defense: what the attack still gets, and what the model is still worth."""
+
+    setting: str
+    defense: str
+    options: dict[str, Any]
+    status: Status
+    why: str
+    severity: SeverityWord | None
+    advantage: Rounded
+    score: ScoreFigures
+    accuracy: AccuracyFigures | None
+    accuracy_change: Rounded
+    epsilon: Rounded
+    delta: float | None
+    adaptive: bool  # whether the attack asked for the defense's parameters and got them
+
+
+class DefensesTried(_Model):
+    """Every setting that was tried against one finding, and the advice."""
+
+    tried: list[DefenseTrial]
+    best: str | None
+    advice: str
+
+
+class AcceptedBecause(_Model):
+    reason: str
+    until: str
+
+
+class Finding(_Model):
+    """What one attack by one adversary came to, over all repeats: a score, or the reason why there is none."""
+
+    id: str
+    attack: str
+    title: str
+    adversary: str
+    family: str  # the leak
+    severity: SeverityWord | None = None
+    status: Status = "skipped"
+    advantage: Rounded = None
+    score: ScoreFigures = ScoreFigures()
+    other_scores: list[ScoreFigures] = Field(default_factory=list)
+    why: str = ""  # of one that is not scored
+    notes: list[str] = Field(default_factory=list)
+    used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
+    options: dict[str, Any] = Field(default_factory=dict)
+    evidence: list[dict[str, Any]] = Field(default_factory=list)
+    accepted: AcceptedBecause | None = None
+    defenses: DefensesTried | None = None
+    repeat: str = ""  # the command that runs it again
+    errors: int = Field(default=0, exclude=True)  # repeats that gave nothing
+
+    @property
+    def level(self) -> Severity:
+        """Its severity; that of an unscored one is the least, and `status` tells them apart."""
+        return Severity.INFO if self.severity is None else self.severity
+
+    @property
+    def gained(self) -> float:
+        return self.advantage or 0.0
+
+
+class SettingSummary(_Model):
+    """What one setting of a defense leaves to the best attack on a leak."""
+
+    setting: str
+    title: str
+    severity: SeverityWord | None
+    advantage: Rounded
+    attacks: int
+    blinded: int  # attacks whose adversary no longer sees what they need
+    accuracy: AccuracyFigures | None
+    accuracy_change: Rounded
+    epsilon: Rounded
+    adaptive: bool
+
+
+class LeakSummary(_Model):
+    """What helps against one leak, measured."""
+
+    family: str
+    settings: list[SettingSummary]
+    advice: str
+
+
+class ControlPart(_Model):
+    """One control: whether the attack found something, and whether it should have."""
+
+    passed: bool
+    found: bool | None
+    score: ScoreFigures | None
+    why: str
+
+
+class ControlResult(_Model):
+    """Both controls of one attack by one adversary."""
+
+    id: str
+    attack: str
+    adversary: str
+    passed: bool
+    positive: ControlPart | None
+    negative: ControlPart | None
+    why: str
+
+
+class AdversarySummary(_Model):
+    name: str
+    title: str
+    sees: list[str]
+    knows: list[str]
+    does: list[str]
+
+
+class DefenseCheck(_Model):
+    """Whether a configured defense is really on; null where nothing on the wire can show it."""
+
+    defense: str
+    on: bool | None
+    why: str
+
+
+class AuditVerdict(_Model):
+    """The worst finding, how many of each, and whether everything was measured."""
+
+    worst: SeverityWord | None
+    complete: bool
+    accepted: int
+    severities: dict[str, int]
+    statuses: dict[str, int]
+
+
+class AcceptedEntry(_Model):
+    """An entry of the accept file, and what has become of it."""
+
+    id: str
+    reason: str
+    until: str
+    state: Literal["expired", "in force", "no such finding"]
+
+
+class Provenance(_Model):
+    seeds: list[int]
+    code: str
+    plan: str
+    plan_file: str | None
+    traces: list[str]
+    versions: dict[str, str]
+    show_data: bool
+
+
+class AuditResult(_Model):
+    """The whole of an audit. `docs/audit.md` describes every field."""
+
+    schema_: int = Field(default=SCHEMA, alias="schema")
+    fedspill: str
+    verdict: AuditVerdict
+    deployment: str
+    target: Literal["plan", "trace"]
+    accuracy: AccuracyFigures | None
+    findings: list[Finding]
+    families: list[LeakSummary]
+    controls: list[ControlResult]
+    adversaries: list[AdversarySummary]
+    classes: list[str]
+    defense_checks: list[DefenseCheck]
+    events: list[str]
+    cannot_tell: list[str]
+    severity_rule: str
+    accepted: list[AcceptedEntry]
+    provenance: Provenance
+    plan: dict[str, Any]
+    timing: dict[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, as `audit.json` holds them."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row per finding, for tables."""
+        return [_row(finding) for finding in self.findings]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The findings as a pandas table; pandas must be installed."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def to_csv(self) -> str:
+        """The findings as CSV text."""
+        out = io.StringIO()
+        rows = self.rows()
+        writer = csv.DictWriter(out, list(rows[0]) if rows else ["id"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+        return out.getvalue()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first screen of the report."""
+        shown: str = report_format("html").first_screen(self)
+        return shown
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    score = finding.score
+    return {
+        "id": finding.id,
+        "leak": finding.family,
+        "attack": finding.attack,
+        "adversary": finding.adversary,
+        "status": finding.status,
+        "severity": finding.severity.word if finding.severity is not None else None,
+        "advantage": rounded(finding.advantage),
+        "metric": score.metric,
+        **{name: rounded(getattr(score, name)) for name in ("value", "low", "high", "chance")},
+        "n": score.n,
+        "why": finding.why,
+    }
+
+
+def _cell(value: Any) -> Any:
+    """A text that a spreadsheet would run as a formula is quoted."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,276 @@
+"""From everything that an audit's store knows to its result, as far as the audit has got."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal, TypeVar, final
+
+from fedspill.attack_run import Outcome
+from fedspill.audit.accepted import Accepted
+from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
+from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
+from fedspill.audit.matrix import Pair
+from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
+from fedspill.audit.result import (
+    AdversarySummary,
+    AuditResult,
+    AuditVerdict,
+    ControlResult,
+    DefenseCheck,
+    DefensesTried,
+    Finding,
+    Provenance,
+)
+from fedspill.audit.score_finding import score_finding
+from fedspill.audit.severity import RULE, Severity
+from fedspill.audit.store import Store
+from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.defense import Check
+from fedspill.defenses.verify import said_of
+from fedspill.files import dump_json
+from fedspill.metric import Metric
+from fedspill.registry import make
+from fedspill.seeds import seed_of
+from fedspill.threat import ADVERSARIES
+
+EVENTS = 50  # how many events of the federation a report lists
+_STATUS_ORDER: dict[str, int] = {"ok": 0, "unscored": 1, "errored": 2, "skipped": 3}
+Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the matrix as it was when the audit began."""
+
+    pair: Pair
+    title: str
+    family: str
+    lacks: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Cell:
+        return Cell(Pair(**value["pair"]), value["title"], value["family"], tuple(value["lacks"]))
+
+
+@final
+class StoredAudit:
+    """An audit as its store holds it."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.facts = store.facts()
+        self.target = Target.from_json({**self.facts["target"], "folder": str(folder)})
+        self.cells = [Cell.from_json(cell) for cell in self.facts["matrix"]]
+        self.candidates = [DefenseSetting.from_json(setting) for setting in self.facts["candidates"]]
+        self._results = store.results()
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.target.plan.seeds if self.target.trace is None else (self.target.plan.seed,)
+
+    def findings(self, setting: DefenseSetting = AS_DEPLOYED) -> list[Finding]:
+        """Worst first; what was not scored comes last and never counts as passed."""
+        found = [self.finding(cell, setting) for cell in self.cells]
+        return sorted(found, key=lambda f: (_STATUS_ORDER[f.status], -f.level, -f.gained, f.id))
+
+    def finding(self, cell: Cell, setting: DefenseSetting) -> Finding:
+        pair = cell.pair
+        if cell.lacks:
+            return Finding(
+                id=pair.id,
+                attack=pair.attack,
+                title=cell.title,
+                adversary=pair.adversary,
+                family=cell.family,
+                why=f"needs {'; '.join(cell.lacks)}",
+                options=pair.options,
+            )
+        return score_finding(
+            pair, cell.title, cell.family, self._attacks(pair, setting), self._control(pair), self._metrics()
+        )
+
+    def answered(self) -> list[Cell]:
+        """The cells whose attack ran: one that had nothing to read needs no control."""
+        return [
+            cell
+            for cell in self.cells
+            if any(outcome.status != "skipped" for outcome in self._attacks(cell.pair, AS_DEPLOYED))
+        ]
+
+    def leaking(self) -> list[Cell]:
+        """The cells whose finding is bad enough to try defenses on."""
+        level = Severity[self.target.plan.try_from.upper()]
+        found = {finding.id for finding in self.findings() if finding.status == "ok" and finding.level >= level}
+        return [cell for cell in self.cells if cell.pair.id in found]
+
+    def accuracy(self, setting: DefenseSetting = AS_DEPLOYED) -> Accuracy | None:
+        return Accuracy.of(self._records(setting))
+
+    def frontier(self, cell: Cell, finding: Finding) -> DefensesTried | None:
+        """What each candidate leaves of the finding; None where none was tried."""
+        points = []
+        for setting in self.candidates:
+            if not self._attacks(cell.pair, setting):
+                continue
+            epsilon, delta = guarantees(self._records(setting))
+            points.append(Point(setting, self.finding(cell, setting), self.accuracy(setting), epsilon, delta))
+        return frontier(finding, self.accuracy(), points) if points else None
+
+    def result(self, accepted: Accepted, today: date) -> AuditResult:
+        """The whole of it; docs/audit.md describes every field."""
+        cells = {cell.pair.id: cell for cell in self.cells}
+        found = []
+        for finding in self.findings():
+            cell = cells[finding.id]
+            update = {
+                "accepted": accepted.reason(finding.id, today),
+                "defenses": self.frontier(cell, finding) if finding.status == "ok" else None,
+                "repeat": self._command(cell.pair),
+            }
+            found.append(finding.model_copy(update=update))
+        accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
+        checks = self._checks(records)
+        return AuditResult(
+            fedspill=self.facts["fedspill"],
+            verdict=verdict(found),
+            deployment=self.facts["about"]["description"],
+            target="trace" if self.target.trace else "plan",
+            accuracy=accuracy.figures() if accuracy else None,
+            findings=found,
+            families=summarise_leaks(found),
+            controls=[self._control_result(cell.pair) for cell in self.answered()],
+            adversaries=self._adversaries(),
+            classes=self.facts["about"]["classes"],
+            defense_checks=checks,
+            events=[
+                *(said_of(Check(check.defense, check.on, check.why)) for check in checks if check.on is False),
+                *[event for outcome in records for event in outcome.events][:EVENTS],
+            ],
+            cannot_tell=self._cannot_tell(found),
+            severity_rule=RULE,
+            accepted=accepted.entries_now(today, {finding.id for finding in found}),
+            provenance=self._provenance(records),
+            plan=self.target.plan.model_dump(mode="json"),
+            timing={"seconds": round(sum(stored.seconds for stored in self._results.values()), 1)},
+        )
+
+    def _metrics(self) -> list[Metric[Any]]:
+        """Those that the plan names beside the leaks' own."""
+        return [make("metrics", choice.name, choice.options) for choice in self.target.plan.metrics or ()]
+
+    def _outcomes(self, jobs: Sequence[Job], kind: type[Kind]) -> list[Kind]:
+        found: list[JobOutcome] = [
+            stored.outcome for job in jobs if (stored := self._results.get(job.key(self.target.code))) is not None
+        ]
+        return [outcome for outcome in found if isinstance(outcome, kind)]
+
+    def _attacks(self, pair: Pair, setting: DefenseSetting) -> list[Outcome]:
+        return self._outcomes([AttackJob(pair, setting, seed) for seed in self.seeds], Outcome)
+
+    def _control(self, pair: Pair) -> ControlOutcome | None:
+        return next(iter(self._outcomes([ControlJob(pair)], ControlOutcome)), None)
+
+    def _records(self, setting: DefenseSetting) -> list[RecordOutcome]:
+        return self._outcomes([RecordJob(setting, seed) for seed in self.seeds], RecordOutcome)
+
+    def _checks(self, records: Sequence[RecordOutcome]) -> list[DefenseCheck]:
+        """Whether each configured defense is really on; of several repeats the worst answer."""
+        every = [check for outcome in records for check in outcome.checks]
+        every += [DefenseCheck(**check) for check in self.facts["about"].get("checks", [])]
+        worst: dict[str, DefenseCheck] = {}
+        for check in sorted(every, key=lambda check: (False, None, True).index(check.on)):
+            worst.setdefault(check.defense, check)
+        return list(worst.values())
+
+    def _control_result(self, pair: Pair) -> ControlResult:
+        outcome = self._control(pair) or ControlOutcome(status="errored", why="did not run")
+        return ControlResult(
+            id=pair.id,
+            attack=pair.attack,
+            adversary=pair.adversary,
+            passed=not outcome.failure(),
+            positive=outcome.positive,
+            negative=outcome.negative,
+            why=outcome.why,
+        )
+
+    def _adversaries(self) -> list[AdversarySummary]:
+        names = dict.fromkeys(cell.pair.adversary for cell in self.cells)
+        return [
+            AdversarySummary(
+                name=name,
+                title=ADVERSARIES[name].title,
+                sees=[str(channel) for channel in sorted(ADVERSARIES[name].sees)],
+                knows=sorted(ADVERSARIES[name].knows),
+                does=sorted(ADVERSARIES[name].does),
+            )
+            for name in names
+        ]
+
+    def _command(self, pair: Pair) -> str:
+        """What repeats the first attack of this pair alone."""
+        seed = self.seeds[0]
+        words = ["fedspill", "attack", pair.attack, "--adversary", pair.adversary]
+        words += ["--trace", str(self.target.trace_folder(AS_DEPLOYED, seed))]
+        words += ["--seed", str(seed_of(seed, pair.attack, pair.adversary))]
+        for key, value in sorted(pair.given.items()):
+            words += ["--set", f"{key}={value}"]
+        return shlex.join(words)
+
+    def _cannot_tell(self, findings: Sequence[Finding]) -> list[str]:
+        """The limits of this very audit, after those of every audit."""
+        plan = self.target.plan
+        said = [
+            "Attacks that are not in the matrix, and adversaries that see, know or do more than those in it.",
+            "A finding near chance means that we did not find a leak, not that there is none.",
+        ]
+        if plan.record.rounds is not None or plan.record.clients is not None or plan.record.tensors is not None:
+            said.append("Whatever the plan's [record] section left out of the recording.")
+        if self.target.trace is not None:
+            said.append("What a defense would change: a recording cannot be trained again. Audit its plan for that.")
+        elif plan.repeats == 1:
+            said.append("How much depends on the seed: there was one repeat. The plan's `repeats` makes more.")
+        said.append(
+            "Defenses marked as tested against an attacker who does not know of them may do worse against one who does."
+        )
+        if any(finding.status in ("errored", "unscored") for finding in findings):
+            said.append("Anything about the attacks that errored or could not be scored: they count as neither.")
+        return said
+
+    def _provenance(self, records: Sequence[RecordOutcome]) -> Provenance:
+        return Provenance(
+            seeds=list(self.seeds),
+            code=self.target.code,
+            plan=hashlib.sha256(dump_json(self.target.plan.essence())).hexdigest(),
+            plan_file=self.facts["plan_file"],
+            traces=[outcome.trace for outcome in records if outcome.status == "ok"] or self.facts["traces"],
+            versions=self.facts["versions"],
+            show_data=self.target.show_data,
+        )
+
+
+def verdict(findings: Sequence[Finding]) -> AuditVerdict:
+    """The worst finding, how many of each, and whether everything was measured."""
+    scored = [finding for finding in findings if finding.status == "ok"]
+    status = Counter(finding.status for finding in findings)
+    level = Counter(finding.level.word for finding in scored)
+    tried = [point for finding in findings if finding.defenses for point in finding.defenses.tried]
+    names: tuple[Literal["ok", "unscored", "errored", "skipped"], ...] = ("ok", "unscored", "errored", "skipped")
+    return AuditVerdict(
+        worst=max((finding.level for finding in scored), default=None),
+        complete=status["errored"] + status["unscored"] == 0
+        and not any(finding.errors for finding in findings)
+        # An attack that a defense leaves without an answer is a result of that defense, not a gap.
+        and not any(point.status == "errored" for point in tried),
+        accepted=sum(finding.accepted is not None for finding in findings),
+        severities={severity.word: level[severity.word] for severity in reversed(Severity)},
+        statuses={name: status[name] for name in names},
+    )

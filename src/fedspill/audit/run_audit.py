@@ -1,0 +1,349 @@
+"""The audit, start to end: plan, federation, recording, every attack by every adversary, controls, defenses, result.
+
+Everything it does is a job with a key. Jobs that the store has are not done again, so the same command continues where
+it stopped, and the result is a function of the plan alone: not of the workers, their number, or what interrupted them.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+from fedspill import __version__
+from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
+from fedspill.audit.code_fingerprint import fingerprint
+from fedspill.audit.defense_frontier import candidates_of
+from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
+from fedspill.audit.lock import locked
+from fedspill.audit.matrix import pairs_of
+from fedspill.audit.result import AuditResult
+from fedspill.audit.result_from_store import Cell, StoredAudit
+from fedspill.audit.store import NAME, Store
+from fedspill.audit.target import AS_DEPLOYED, Target
+from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.defenses.verify import check_defenses
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import Plan, check_plan
+from fedspill.deployment.recorded_plan import recorded_plan
+from fedspill.errors import FedspillError, UsageError
+from fedspill.files import sha256
+from fedspill.registry import find
+from fedspill.trace_folder import FolderTrace
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a caller asks for."""
+
+    plan: Plan
+    folder: Path
+    trace: Path | None = None
+    partial: bool = False
+    explicit_plan: bool = True
+    plan_file: Path | None = None
+    data_dir: Path | None = None
+    show_data: bool = False
+    fresh: bool = False
+    retry: bool = False
+    accepted: Accepted = NOTHING_ACCEPTED
+    workers: Callable[[Target], Workers] | None = None  # None: processes of this machine, as many as the plan says
+
+
+class Watcher(ABC):
+    """Whoever wants to know how far an audit is."""
+
+    @abstractmethod
+    def say(self, text: str) -> None: ...
+
+    @abstractmethod
+    def began(self, cells: Sequence[Cell], jobs: int) -> None: ...
+
+    @abstractmethod
+    def more(self, jobs: int) -> None: ...
+
+    @abstractmethod
+    def done(self, done: Done) -> None: ...
+
+    @abstractmethod
+    def ended(self) -> None: ...
+
+
+@final
+class Quiet(Watcher):
+    """Wants to know nothing."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def began(self, cells: Sequence[Cell], jobs: int) -> None:
+        pass
+
+    def more(self, jobs: int) -> None:
+        pass
+
+    def done(self, done: Done) -> None:
+        pass
+
+    def ended(self) -> None:
+        pass
+
+
+def run_audit(
+    plan: Plan,
+    folder: Path | str,
+    *,
+    trace: Path | str | None = None,
+    data_dir: Path | str | None = None,
+    watcher: Watcher | None = None,
+    show_data: bool = False,
+    fresh: bool = False,
+) -> AuditResult:
+    """Audits a plan, or a recording under a plan, into a folder; the same call continues what was stopped.
+
+    Args:
+        plan: The deployment, who attacks it with what, and how it is run.
+        folder: Where everything is kept; `fedspill report FOLDER` makes the report from it.
+        trace: A recording to audit instead of running the plan's federation.
+        data_dir: The folder of real data sets.
+        watcher: Whoever wants to know how far it is.
+        show_data: Whether what was reconstructed may be in the result.
+        fresh: Whether to start over, whatever the folder holds.
+    """
+    request = Request(
+        plan,
+        Path(folder),
+        trace=None if trace is None else Path(trace),
+        explicit_plan=trace is None or {"data", "model"} <= plan.model_fields_set,
+        data_dir=None if data_dir is None else Path(data_dir),
+        show_data=show_data,
+        fresh=fresh,
+    )
+    return answer(request, watcher or Quiet())
+
+
+def answer(request: Request, watcher: Watcher) -> AuditResult:
+    """Runs what is not done yet; the result is made from the store alone."""
+    _make_folder(request.folder)
+    with locked(request.folder):
+        if request.fresh:
+            _clear(request.folder)
+        store = Store(request.folder, create=True)
+        target = _prepare(request, store, watcher)
+        make_workers = request.workers or (lambda t: LocalWorkers(t, t.plan.workers, t.plan.limits))
+        with make_workers(target) as workers:
+            try:
+                _run_all(store, target, workers, watcher, request.retry)
+            finally:
+                watcher.ended()
+        _tidy(target, StoredAudit(store, request.folder).seeds)
+        return StoredAudit(store, request.folder).result(request.accepted, date.today())
+
+
+def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
+    """The result of a stored audit, finished or not."""
+    store = Store(folder, create=False)
+    facts = store.facts()
+    if "target" not in facts:
+        raise UsageError(f"The audit in {folder} stopped before it began.", remedy="Run the same command again.")
+    kept = Accepted(tuple(Acceptance.model_validate(entry) for entry in facts.get("accepted", [])))
+    return StoredAudit(store, folder).result(kept if accepted is None else accepted, date.today())
+
+
+def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, retry: bool) -> None:
+    """Five waves: recordings; attacks; controls of those that ran; recordings with defenses; attacks on those."""
+    state = StoredAudit(store, target.folder)
+    runnable = [cell.pair for cell in state.cells if not cell.lacks]
+    records: list[Job] = [RecordJob(AS_DEPLOYED, seed) for seed in state.seeds] if target.trace is None else []
+    attacks: list[Job] = [AttackJob(pair, AS_DEPLOYED, seed) for seed in state.seeds for pair in runnable]
+    if retry:
+        store.drop([key for key, stored in store.results().items() if stored.outcome.status == "errored"])
+    if done := len(store.results()):
+        watcher.say(f"{done} done, continuing.")
+    watcher.began(state.cells, len(records) + len(attacks))
+    _wave(store, target, workers, watcher, records)
+    _refuse_failed(store, target, records)
+    _wave(store, target, workers, watcher, attacks)
+    controls: list[Job] = [ControlJob(cell.pair) for cell in StoredAudit(store, target.folder).answered()]
+    watcher.more(len(controls))
+    _wave(store, target, workers, watcher, controls)
+    leaking = [cell.pair for cell in StoredAudit(store, target.folder).leaking()]
+    if leaking and target.trace is None:
+        settings = state.candidates
+        records = [RecordJob(setting, seed) for setting in settings for seed in state.seeds]
+        attacks = [AttackJob(pair, setting, seed) for setting in settings for seed in state.seeds for pair in leaking]
+        watcher.more(len(records) + len(attacks))
+        _wave(store, target, workers, watcher, records)
+        _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+
+
+def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs: Sequence[Job]) -> None:
+    """Does what the store does not have; each outcome is stored before the next is looked at."""
+    known = store.results()
+    missing = []
+    for job in jobs:
+        stored = known.get(job.key(target.code))
+        if stored is None:
+            missing.append(job)
+        else:
+            watcher.done(Done(job, stored.outcome, stored.seconds))
+    for done in workers.run(missing):
+        store.add(done.job.key(target.code), done.job, done.outcome, done.seconds)
+        watcher.done(done)
+
+
+def _recorded(store: Store, target: Target, job: Job) -> bool:
+    """Whether the federation that this attack is about could be run at all."""
+    assert isinstance(job, AttackJob)
+    record = store.results().get(RecordJob(job.setting, job.seed).key(target.code))
+    return record is not None and record.outcome.status == "ok"
+
+
+def _refuse_failed(store: Store, target: Target, records: Sequence[Job]) -> None:
+    """Without the deployment's own recording there is nothing to audit; the next run tries again."""
+    known = store.results()
+    for record in records:
+        key = record.key(target.code)
+        if known[key].outcome.status != "ok":
+            store.drop([key])
+            raise FedspillError(f"The {record.title()} could not be run: {known[key].outcome.why}.")
+
+
+def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
+    """Writes down what is audited, or checks that it is what the folder holds already."""
+    plan = request.plan
+    target = Target(
+        plan,
+        request.folder,
+        fingerprint(plan),
+        request.trace,
+        request.partial,
+        request.explicit_plan,
+        request.data_dir,
+        request.show_data,
+    )
+    identity = {"plan": plan.essence(), "show_data": request.show_data, **_trace_identity(request.trace)}
+    facts = store.facts()
+    if "identity" in facts and facts["identity"] != identity:
+        raise UsageError(
+            f"{request.folder} holds another audit; it differs in {_difference(facts['identity'], identity)}.",
+            remedy="Name another --out folder, or start over with --fresh.",
+        )
+    if facts.get("code") != target.code or "about" not in facts:
+        # Loading what is deployed finds what no look at the plan can: missing data, shares that cannot be met.
+        about = _about_trace(request.trace, request) if request.trace else _about_plan(target)
+        if "code" in facts:
+            watcher.say("The code has changed since this folder was made; everything is done anew.")
+            store.drop(list(store.results()))
+        store.note({"about": about, "code": target.code})
+    about = store.facts()["about"]
+    cells = []
+    for pair in pairs_of(plan, about["secure_aggregation"]):
+        try:
+            attack = pair.make()
+        except FedspillError:  # a faulty plug-in: its own job will say what is wrong, the others go on
+            cells.append(Cell(pair, find("attacks", pair.attack).title, "unknown", ()))
+        else:
+            cells.append(Cell(pair, attack.title, attack.leak.name, tuple(pair.lacks())))
+    candidates = candidates_of(plan) if request.trace is None else []
+    store.note(
+        {
+            "identity": identity,
+            "target": target.as_json(),
+            "matrix": [cell.as_json() for cell in cells],
+            "candidates": [setting.as_json() for setting in candidates],
+            "fedspill": __version__,
+            "plan_file": str(request.plan_file) if request.plan_file else None,
+            "traces": [identity["trace"]] if request.trace else [],
+            "versions": {name: version(name) for name in ("torch", "numpy", "scipy")}
+            | {"python": platform.python_version()},
+            "accepted": [entry.model_dump(mode="json") for entry in request.accepted.entries],
+        }
+    )
+    return target
+
+
+def _about_plan(target: Target) -> dict[str, Any]:
+    deployment = Deployment.of(target.plan, target.data_dir)
+    recordings = 1 + len(candidates_of(target.plan))
+    needed = deployment.recording_bytes(target.plan.record.keep()) * target.plan.repeats * recordings
+    free = shutil.disk_usage(target.folder).free
+    if needed > 0.9 * free:
+        raise UsageError(
+            f"Recording takes up to {needed:,} bytes, {free:,} are free under {target.folder}.",
+            remedy="Record fewer rounds, clients or layers ([record] in the plan), or try fewer candidates.",
+        )
+    return {
+        "description": deployment.describe(),
+        "classes": list(deployment.dataset.classes),
+        "secure_aggregation": target.plan.federation.secure_aggregation,
+    }
+
+
+def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
+    trace = FolderTrace(folder, partial=request.partial)
+    protocol = trace.protocol
+    plan = recorded_plan(protocol)
+    # Defenses that the plan names are what should be on, even where it leaves data and model to the recording.
+    deployed = request.plan if request.explicit_plan or request.plan.defenses else plan
+    what = plan.data.name if plan else "a federation of others"
+    classes = protocol.get("classes")
+    return {
+        "description": f"recording {folder.name}: {what}, {protocol.get('algorithm', 'unknown algorithm')}, "
+        f"{protocol.get('client_count', 'an unknown number of')} clients a round",
+        "classes": [str(index) for index in range(classes if isinstance(classes, int) else 0)],
+        "secure_aggregation": bool(protocol.get("secure_aggregation")),
+        "checks": [asdict(check) for check in check_defenses(deployed.settings().defenses if deployed else (), trace)],
+    }
+
+
+def _trace_identity(trace: Path | None) -> dict[str, Any]:
+    return {} if trace is None else {"trace": sha256(trace / "index.jsonl")}
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any], place: str = "") -> str:
+    """The first place where two plans differ, and how."""
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict) and old != new:
+            return _difference(old, new, f"{place}{key}.")
+        if old != new:
+            return f"{place}{key} ({old!r} there, {new!r} asked for)"
+    return "nothing"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}.", remedy="Name another --out folder.") from None
+
+
+def _clear(folder: Path) -> None:
+    """Removes what an audit wrote, and nothing else."""
+    (folder / NAME).unlink(missing_ok=True)
+    (folder / f"{NAME}-journal").unlink(missing_ok=True)
+    shutil.rmtree(folder / "traces", ignore_errors=True)
+
+
+def _tidy(target: Target, seeds: Sequence[int]) -> None:
+    """Keeps the recordings of the deployment as it is, to repeat attacks on; the others can be made again."""
+    traces = target.folder / "traces"
+    if target.trace is not None or not traces.is_dir():
+        return
+    kept = {target.trace_folder(AS_DEPLOYED, seed).name for seed in seeds}
+    for path in traces.iterdir():
+        if path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def with_plan(request: Request, **changes: Any) -> Request:
+    """The same request with some of the plan replaced, checked again."""
+    values = {**request.plan.model_dump(mode="json"), **{k: v for k, v in changes.items() if v is not None}}
+    return replace(request, plan=check_plan(values, "the command line"))

@@ -1,0 +1,107 @@
+"""Target: what is audited. DefenseSetting: what is tried on top of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedspill.defense import Defense
+from fedspill.deployment.plan import Plan
+from fedspill.files import dump_json
+from fedspill.registry import make
+
+
+@dataclass(frozen=True)
+class DefenseSetting:
+    """A defense tried on top of those in place; without a name, the deployment as it is."""
+
+    defense: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        options = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.defense}({options})" if self.defense else "as deployed"
+
+    def defenses(self) -> tuple[Defense, ...]:
+        return (make("defenses", self.defense, dict(self.options)),) if self.defense else ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"defense": self.defense, "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> DefenseSetting:
+        return DefenseSetting(value["defense"], tuple(sorted(value["options"].items())))
+
+
+AS_DEPLOYED = DefenseSetting()
+AS_DEPLOYED_NAME = "as-deployed"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is audited: the federation of a plan, or a recording; the same for every job of an audit."""
+
+    plan: Plan
+    folder: Path  # of the audit
+    code: str  # fingerprint of the code that runs
+    trace: Path | None = None  # a recording instead of a federation of our own
+    partial: bool = False
+    explicit_plan: bool = True  # whether the plan's data and model are those of the recording
+    data_dir: Path | None = None
+    show_data: bool = False
+
+    def absolute(self) -> Target:
+        """For workers, which may stand elsewhere."""
+        return replace(
+            self,
+            folder=self.folder.absolute(),
+            trace=self.trace.absolute() if self.trace else None,
+            data_dir=self.data_dir.absolute() if self.data_dir else None,
+        )
+
+    def trace_folder(self, setting: DefenseSetting, seed: int) -> Path:
+        """Where the recording of one setting and seed belongs."""
+        if self.trace is not None:
+            return self.trace
+        plan = self.plan.with_seed(seed)
+        what = hashlib.sha256(dump_json([self.code, plan.essence(), setting.as_json()])).hexdigest()[:16]
+        # A worker on another machine may not see the audit's folder: it then records for itself.
+        shared = self.folder.is_dir()
+        base = self.folder if shared else Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
+        return base / "traces" / f"{_file_name(setting.defense) or AS_DEPLOYED_NAME}-{seed}-{what}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "plan": self.plan.model_dump(mode="json"),
+            "folder": str(self.folder),
+            "code": self.code,
+            "trace": str(self.trace) if self.trace else None,
+            "partial": self.partial,
+            "explicit_plan": self.explicit_plan,
+            "data_dir": str(self.data_dir) if self.data_dir else None,
+            "show_data": self.show_data,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Target:
+        return Target(
+            Plan.model_validate(value["plan"]),
+            Path(value["folder"]),
+            value["code"],
+            Path(value["trace"]) if value["trace"] else None,
+            value["partial"],
+            value["explicit_plan"],
+            Path(value["data_dir"]) if value["data_dir"] else None,
+            value["show_data"],
+        )
+
+
+def _file_name(name: str) -> str:
+    """ "module:Class" without what some file systems do not take."""
+    return name.replace(":", "-")

@@ -1,0 +1,119 @@
+"""A worker process: takes one job after the other from a pipe, and answers each with what came of it.
+
+It speaks frames of JSON, each behind its length; nothing is pickled. What a job prints goes nowhere, since it may be
+data. The process ends when its pipe closes, and at once when its owner is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from fedspill.errors import FedspillError
+
+if TYPE_CHECKING:
+    from fedspill.audit.jobs import Job
+    from fedspill.audit.recordings import Recordings
+
+HEAD = struct.Struct("<Q")
+
+
+def frame(value: object) -> bytes:
+    content = json.dumps(value, allow_nan=False).encode()
+    return HEAD.pack(len(content)) + content
+
+
+def read_frame(pipe: BinaryIO) -> Any:
+    """The next frame, or None at the end."""
+    head = pipe.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    return json.loads(pipe.read(*HEAD.unpack(head)))
+
+
+def main() -> None:
+    orders, answers = _own_pipes()
+    _end_with(os.getppid())
+    started = read_frame(orders)
+    if started is None:
+        return
+    import torch
+
+    from fedspill.audit.jobs import job_from
+    from fedspill.audit.recordings import Recordings
+    from fedspill.audit.target import Target
+
+    recordings = Recordings(Target.from_json(started))
+    answers.write(frame({"ready": True}))
+    while (order := read_frame(orders)) is not None:
+        _as_if_fresh(torch)
+        began = time.perf_counter()
+        outcome = _outcome(job_from(order), recordings)
+        answers.write(frame({"outcome": outcome, "seconds": time.perf_counter() - began}))
+
+
+def _outcome(job: Job, recordings: Recordings) -> dict[str, Any]:
+    """What came of it; whatever goes wrong is a reason in words that hold no data."""
+    try:
+        outcome: dict[str, Any] = job.run(recordings).model_dump(mode="json")
+        json.dumps(outcome, allow_nan=False)
+    except FedspillError as error:
+        return {"status": "errored", "why": str(error)}
+    except MemoryError:
+        return {"status": "errored", "why": "ran out of memory"}
+    except SystemExit as error:
+        return {"status": "errored", "why": f"called exit {place_of(error)}"}
+    except BaseException as error:
+        # Not the message: it may quote what was trained on.
+        return {"status": "errored", "why": f"raised {type(error).__name__} {place_of(error)}"}
+    return outcome
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of code, as file and number."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
+
+
+def _as_if_fresh(torch: Any) -> None:
+    """No job may leave anything to the next: threads, random state, defaults."""
+    import numpy as np
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    np.random.seed(0)  # noqa: NPY002 - the global state is what is put back
+    random.seed(0)
+
+
+def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The two pipes under numbers of their own; what is printed or read from here on goes to and comes from nowhere."""
+    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    return orders, answers
+
+
+def _end_with(owner: int) -> None:
+    """Ends this process soon after its owner, even when the owner was killed in the middle of a job."""
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(0.1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""`fedspill attack`: one attack on a recorded federation, scored."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedspill.attack import ActiveAttack
+from fedspill.attack_run import Outcome, run_attack
+from fedspill.audit.planted_run import run_planted
+from fedspill.cli.options import DataDir, JsonFile, Partial, option_value, use_one_thread, write_json
+from fedspill.cli.terminal import Screen
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import read_plan
+from fedspill.deployment.recorded_plan import recorded_deployment
+from fedspill.errors import NotApplicable
+from fedspill.metric import Score
+from fedspill.plain_text import plain
+from fedspill.registry import make
+from fedspill.threat import adversary as named_adversary
+from fedspill.trace import Trace
+from fedspill.trace_folder import FolderTrace
+
+
+def attack(
+    name: Annotated[str, typer.Argument(help="The attack, or module:Class of your own.")],
+    trace: Annotated[Path, typer.Option(help="A recorded trace.")],
+    adversary: Annotated[str, typer.Option(help="Who attacks.")] = "curious-server",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the attack.")
+    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="module:Class of a metric of your own.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="The plan of the recording, where it names code or data of your own.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 7,
+    limit: Annotated[float | None, typer.Option(help="Seconds after which the attack is stopped.")] = None,
+    partial: Partial = False,
+    data_dir: DataDir = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Runs one attack on a recorded trace and scores it.
+
+    An attack that plants something in the model runs in a federation of its own: that of the recording, made again.
+    """
+    screen = Screen()
+    use_one_thread("cpu")
+    made = make("attacks", name, dict(map(option_value, set_ or [])))
+    threat = named_adversary(adversary)
+    recorded: Trace = FolderTrace(trace, partial=partial)
+    for event in recorded.events:
+        screen.say(f"round {event.round}, {plain(event.party)}: {plain(event.what)}")
+    deployment = Deployment.of(read_plan(plan), data_dir) if plan else recorded_deployment(recorded.protocol, data_dir)
+    knowledge = deployment.knowledge() if deployment else {}
+    if isinstance(made, ActiveAttack):
+        if deployment is None:
+            raise NotApplicable(
+                f"{name} alters the model, and the recording does not say how to run its federation again.",
+                remedy="Name its plan with --plan.",
+            )
+        recorded, knowledge = run_planted(made, threat, deployment)
+    outcome = run_attack(
+        made,
+        recorded,
+        threat,
+        knowledge=knowledge,
+        seed=seed,
+        truth=recorded.truth().beside(deployment.shares.clients) if deployment else None,
+        metrics=[make("metrics", one) for one in metric or []],
+        limit=limit,
+        progress=screen,
+    )
+    _show(screen, outcome)
+    scores = {one: _as_json(score) for one, score in outcome.scores.items()}
+    write_json(json_file, {"attack": name, "adversary": adversary, "scores": scores, "notes": outcome.notes})
+
+
+def _show(screen: Screen, outcome: Outcome) -> None:
+    rows = [
+        [metric, f"{s.value:.4f}", f"[{s.low:.4f}, {s.high:.4f}]", str(s.n), f"{s.chance:.4f}"]
+        for metric, s in outcome.scores.items()
+    ]
+    if rows:
+        screen.table(["metric", "value", "95 % interval", "n", "chance"], rows)
+    else:
+        screen.say(f"Not scored: {outcome.why}.")
+
+
+def _as_json(score: Score) -> dict[str, Any]:
+    numbers = {"value": score.value, "low": score.low, "high": score.high, "chance": score.chance}
+    finite = {word: number if math.isfinite(number) else None for word, number in numbers.items()}
+    return {**finite, "n": score.n, "status": score.status}

@@ -1,0 +1,101 @@
+"""`fedspill audit`: every attack that an adversary of the deployment could run, ranked, with a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspill.audit.accepted import read_accepted
+from fedspill.audit.cost_estimate import SECONDS_PER_ATTACK, estimate
+from fedspill.audit.matrix import pairs_of
+from fedspill.audit.run_audit import Request, answer, with_plan
+from fedspill.cli.finish import finish
+from fedspill.cli.live_matrix import LiveMatrix
+from fedspill.cli.options import (
+    Accept,
+    FailOn,
+    Html,
+    Json,
+    Junit,
+    Markdown,
+    Partial,
+    Sarif,
+    refuse_missing_device,
+)
+from fedspill.cli.terminal import Screen
+from fedspill.deployment.plan import read_plan
+
+
+def audit(
+    plan: Annotated[Path | None, typer.Argument(help="The plan (TOML); default: a small federation on digits.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the audit; the same one continues.")] = Path("fedspill-audit"),
+    trace: Annotated[Path | None, typer.Option(help="Audit this recording instead of running a federation.")] = None,
+    partial: Partial = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of real data sets.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster; 'local' makes one.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Federations with seeds of their own.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Say what would run, and what it would cost.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Start over, whatever the folder holds.")] = False,
+    retry: Annotated[bool, typer.Option(help="Run again what errored.")] = False,
+    show_data: Annotated[bool, typer.Option(help="Put what was reconstructed into the report.")] = False,
+    fail_on: FailOn = None,
+    accept: Accept = None,
+    html: Html = None,
+    json_file: Json = None,
+    sarif: Sarif = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+) -> None:
+    """Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report."""
+
+    screen = Screen()
+    checked = read_plan(plan)
+    explicit = trace is None or {"data", "model"} <= checked.model_fields_set
+    request = Request(
+        checked, out, trace, partial, explicit, plan, data_dir, show_data, fresh, retry, read_accepted(accept)
+    )
+    request = with_plan(request, device=device, workers=workers, seed=seed, repeats=repeats, fail_on=fail_on)
+    refuse_missing_device(request.plan.device)
+    if dry_run:
+        _tell(screen, request)
+        return
+    if ray is not None:
+        request = _on_ray(request, ray)
+    result = answer(request, LiveMatrix(screen))
+    finish(screen, out, result, html, json_file, sarif, junit, markdown)
+
+
+def _tell(screen: Screen, request: Request) -> None:
+    """What --dry-run prints."""
+
+    if request.trace is not None:
+        pairs = [(pair, pair.lacks()) for pair in pairs_of(request.plan)]
+        screen.say(f"Recording {request.trace}.")
+    else:
+        told = estimate(request.plan, request.data_dir)
+        pairs = told.pairs
+        screen.say(f"{told.description}.")
+    rows = []
+    for pair, lacks in pairs:
+        runs = f"skipped: needs {'; '.join(lacks)}" if lacks else "yes"
+        rows.append([pair.id.rpartition("/")[0], pair.adversary, runs])
+    screen.table(["attack", "adversary", "runs"], rows)
+    if request.trace is None:
+        screen.say(
+            f"At most {told.recordings} federations and {told.attacks} attacks (defenses are tried on findings only): "
+            f"about {max(told.minutes, 0.1):.1f} minutes with {request.plan.workers} workers, taking "
+            f"{SECONDS_PER_ATTACK:g} s for an attack, and {told.bytes:,} bytes."
+        )
+
+
+def _on_ray(request: Request, address: str) -> Request:
+    from fedspill.audit.ray_workers import RayWorkers
+
+    plan = request.plan
+    return replace(request, workers=lambda target: RayWorkers(target, address, plan.workers, plan.limits))

@@ -1,0 +1,40 @@
+"""`fedspill compare`: what is new, fixed, or changed by more than noise between two audits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspill.audit.compare import compare as differences
+from fedspill.audit.compare import read_result
+from fedspill.audit.severity import Severity
+from fedspill.cli.options import JsonFile, Level
+from fedspill.cli.terminal import Screen
+from fedspill.errors import ExitCode
+from fedspill.files import write_bytes
+from fedspill.report.json import as_text
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A", help="An audit folder, or the JSON of an audit.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="The later one.")],
+    fail_on: Annotated[
+        Level | None, typer.Option(help="Exit 1 when something new or worse is at or above this.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Shows what is new, fixed, or changed by more than noise between two audits."""
+
+    found = differences(read_result(before), read_result(after))
+    if json_file is not None:
+        write_bytes(json_file, as_text({"schema": 1, "differences": [d.as_json() for d in found]}).encode())
+    screen = Screen()
+    changed = [difference for difference in found if difference.change != "same"]
+    if changed:
+        screen.table(["change", "finding", "before", "after"], [[d.change, d.id, d.before, d.after] for d in changed])
+    screen.say(f"{len(changed)} changed beyond noise, {len(found) - len(changed)} did not.")
+    bad = [d for d in changed if d.change in ("new", "worse") and d.severity]
+    if fail_on and any(Severity[d.severity.upper()] >= Severity[fail_on.upper()] for d in bad if d.severity):
+        raise typer.Exit(ExitCode.FINDINGS)

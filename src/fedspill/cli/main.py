@@ -1,0 +1,96 @@
+"""The command line: one file per command. Nothing heavy is imported before a command runs: `--help` needs no torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import final
+
+import click
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from fedspill.cli.terminal import Screen
+from fedspill.errors import ExitCode, FedspillError
+
+# The commands, in the order of --help, with the one line that it shows; each is a function of the file of its name.
+COMMANDS = {
+    "list": "Lists what there is, without importing any of it.",
+    "explain": "Says what a thing is, where it comes from, what it needs and which options it takes.",
+    "simulate": "Runs the federation of a plan and records what is sent.",
+    "attack": "Runs one attack on a recorded trace and scores it.",
+    "reproduce": "Runs a published table and prints our figures beside the printed ones.",
+    "inspect": "Reads label counts out of two checkpoints or one gradient, without any model code.",
+    "audit": "Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report.",
+    "report": "Makes every output of an audit again from its store, finished or not.",
+    "compare": "Shows what is new, fixed, or changed by more than noise between two audits.",
+}
+
+
+@final
+class LazyCommands(TyperGroup):
+    """Knows every command by its line in --help, and imports the one that is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS:
+            return super().resolve_command(ctx, args)  # says what is wrong with it
+        return args[0], _imported(args[0]), args[1:]
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.callback()
+def fedspill() -> None:
+    """Measures what a federated-learning deployment leaks, to whom, how surely, and what stops it."""
+
+
+def _imported(name: str) -> click.Command:
+    function = getattr(import_module(f"fedspill.cli.{name}"), "list_" if name == "list" else name)
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    one.command(name)(function)
+    return get_command(one)
+
+
+def main() -> None:
+    """The entry point: our errors become one message and an exit code; anything else is never a success."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except FedspillError as error:
+        Screen().error(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        Screen().error("Interrupted.")
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:
+        # A fault of ours. Not its text, which may quote data; and not Python's own code 1, which means findings.
+        if os.environ.get("FEDSPILL_DEBUG"):
+            raise
+        from fedspill.audit.worker_process import place_of
+
+        Screen().error(
+            f"Internal error: {type(error).__name__} {place_of(error)}. Please report it; FEDSPILL_DEBUG=1 shows all."
+        )
+        sys.exit(ExitCode.INCOMPLETE)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does, with the code that shells expect."""
+    sys.exit(128 + number)

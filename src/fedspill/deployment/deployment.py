@@ -1,0 +1,195 @@
+"""Deployment: a plan made real: data loaded and shared out, model built, federation ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedspill.dataset import Dataset, Examples
+from fedspill.deployment import vertical_deployment as vertical
+from fedspill.deployment.plan import Plan
+from fedspill.deployment.targets import attribute_columns, draw_targets
+from fedspill.errors import NoHead
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.federation.local import state_of
+from fedspill.federation.trainers import Engine
+from fedspill.federation.vertical import Vertical
+from fedspill.models.heads import last_linear
+from fedspill.models.vertical import vertical_net
+from fedspill.partitions.shares import Shares, share_out
+from fedspill.registry import make
+from fedspill.seeds import generator, seed_of
+from fedspill.trace import Keep, NoRecorder, Recorder
+
+# Knowledge that a deployment hands to adversaries who may have it, in protocol() or knowledge(). An attack that needs
+# more is skipped with the reason.
+OFFERED = frozenset(
+    {
+        "architecture",
+        "aux_data",
+        "batch_size",
+        "client_count",
+        "defense",
+        "labels_per_client",
+        "local_epochs",
+        "local_lr",
+        "optimizer",
+        "shadow_data",
+        "targets",
+        "unlabelled_aux",
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """What a plan describes. Nothing has been sent yet."""
+
+    plan: Plan
+    dataset: Dataset
+    shares: Shares
+    settings: Settings
+    build_model: Callable[[], nn.Module]
+    data_dir: Path | None = None  # where the data came from, for those who must load them again
+
+    @staticmethod
+    def of(plan: Plan, data_dir: Path | None = None) -> Deployment:
+        dataset: Dataset = make("datasets", plan.data.name, plan.data.options).load(data_dir)
+        attribute_columns(plan.targets.attribute, dataset)  # refuses an attribute that is not there
+        if plan.federation.kind == "vertical":
+            return Deployment._vertical(plan, dataset, data_dir)
+        shares = share_out(
+            dataset,
+            make("partitions", plan.partition.name, plan.partition.options),
+            plan.federation.clients,
+            auxiliary=plan.adversary_data.per_class,
+            shadow=plan.adversary_data.shadow,
+            rng=generator(plan.seed, "shares"),
+        )
+        spec = make("models", plan.model.name, plan.model.options)
+        build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
+        return Deployment(plan, dataset, shares, plan.settings(), build, data_dir)
+
+    @staticmethod
+    def _vertical(plan: Plan, dataset: Dataset, data_dir: Path | None) -> Deployment:
+        spec, shares = vertical.spec_of(plan, dataset), vertical.shares_of(plan, dataset)
+        build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
+        vertical_net(build())  # refuses a model without towers
+        return Deployment(plan, dataset, shares, plan.settings(), build, data_dir)
+
+    @property
+    def is_vertical(self) -> bool:
+        return self.plan.federation.kind == "vertical"
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self.is_vertical:
+            return vertical.describe(self)
+        settings, training = self.settings, self.settings.training
+        parameters = sum(p.numel() for p in self.build_model().parameters())
+        taking_part = settings.clients_per_round or len(self.shares.clients)
+        wire = "secure aggregation" if settings.secure_aggregation else "plain aggregation"
+        guards = ", ".join(defense.name for defense in settings.defenses) or "none"
+        return (
+            f"{self.dataset.name}, {len(self.shares.clients)} clients ({taking_part} a round), "
+            f"{settings.rounds} rounds, "
+            f"{self.plan.model.name} with {parameters:,} parameters, {training.algorithm} with {training.optimizer}, "
+            f"{wire}, defenses: {guards}"
+        )
+
+    def protocol(self) -> dict[str, Any]:
+        """What is written into the trace: public facts, what participants know, and the plan for provenance."""
+        if self.is_vertical:
+            return vertical.protocol_of(self)
+        model = self.build_model()
+        try:
+            head = last_linear(model, self.shares.clients[0].x[:2])
+        except NoHead:
+            head = None
+        training = self.settings.training
+        for defense in self.settings.defenses:
+            training = defense.local(training)  # how clients really train is part of the protocol
+        steps = training.algorithm == "fedsgd" or training.steps is not None
+        return {
+            "classes": len(self.dataset.classes),
+            "head_weight": head.weight if head else None,
+            "head_bias": head.bias if head else None,
+            "algorithm": training.algorithm,
+            "weighting": self.settings.weighting,
+            "secure_aggregation": self.settings.secure_aggregation,
+            "batch_size": training.batch_size,
+            "local_lr": training.lr,
+            "local_epochs": 1 if steps else training.epochs,
+            "optimizer": {
+                "name": training.optimizer,
+                "momentum": training.momentum,
+                "weight_decay": training.weight_decay,
+            },
+            "client_count": self.settings.clients_per_round or len(self.shares.clients),
+            "plan": self.plan.essence(),
+        }
+
+    def knowledge(self) -> dict[str, Any]:
+        """What the adversaries that may know such things are given, beside the protocol."""
+        auxiliary, shadow = self.shares.auxiliary, self.shares.shadow
+        known: dict[str, Any] = {
+            "architecture": self.build_model,
+            "labels_per_client": labels_per_client(self.shares.clients),
+        }
+        if len(auxiliary):
+            known |= {"aux_data": auxiliary, "unlabelled_aux": auxiliary.x}
+        if len(shadow):
+            known["shadow_data"] = shadow
+        if self.settings.defenses:
+            known["defense"] = self.settings.defenses
+        if self.plan.targets.members + self.plan.targets.others:
+            known["targets"] = draw_targets(self.plan, self.dataset, self.shares.clients).targets
+        return known
+
+    def federation(
+        self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1, engine: Engine = "auto"
+    ) -> Horizontal | Vertical:
+        """Ready to run by our own engine; `audit.engines.federation_of` runs it by the one that the plan names."""
+        if self.is_vertical:
+            return vertical.federation_of(self, recorder or NoRecorder(), device)
+        return Horizontal(
+            self.build_model(),
+            list(self.shares.clients),
+            self.settings,
+            seed=self.plan.seed,
+            classes=len(self.dataset.classes),
+            recorder=recorder or NoRecorder(),
+            device=device,
+            workers=workers,
+            engine=engine,
+            public=self.shares.auxiliary if len(self.shares.auxiliary) else None,
+        )
+
+    def recording_bytes(self, keep: Keep) -> int:
+        """How large a recording will be, known before it starts."""
+        if self.is_vertical:
+            return vertical.recording_bytes(self, keep)
+        model = self.build_model()
+        one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
+        rounds = [number for number in range(self.settings.rounds) if keep.wants_round(number)]
+        per_round = self.settings.clients_per_round or len(self.shares.clients)
+        if keep.clients is not None:
+            per_round = min(per_round, len(keep.clients))
+        return len(rounds) * one * (per_round + 2)
+
+    def with_defenses(self, *defenses: Any) -> Deployment:
+        """The same deployment with these defenses on the wire, behind those in place."""
+        return replace(self, settings=replace(self.settings, defenses=(*self.settings.defenses, *defenses)))
+
+
+def labels_per_client(clients: Sequence[Examples]) -> tuple[int, int]:
+    """The fewest and the most labels that a client mainly holds: at least half as often as its commonest one."""
+    counts = [torch.bincount(own.y) for own in clients if len(own)]
+    held = [int((2 * count >= count.max()).sum()) for count in counts]
+    return (min(held), max(held)) if held else (1, 1)

@@ -1,0 +1,65 @@
+"""Leak: one thing that a federation can give away. A folder of leaks/, a row of the report, a page of the manual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from fedspill.guess import Guess
+from fedspill.metric import Metric, Score
+
+G = TypeVar("G", bound=Guess)
+
+
+@dataclass(frozen=True)
+class Words:
+    """A score as a person would say it."""
+
+    figure: str  # "87 of 100 labels"
+    by_guessing: str  # "57 of 100 labels"
+    sentence: str  # "87 of 100 labels of a client's round are read correctly"
+
+
+@dataclass(frozen=True, eq=False)
+class Leak(Generic[G]):
+    """What is guessed, how it is scored, where it must be found, and how people speak of it.
+
+    The first metric is the headline: findings are ranked by it, the others are details.
+    """
+
+    name: str
+    title: str  # the heading of its row: "Labels in a round"
+    question: str
+    guess: type[G]
+    metrics: tuple[Metric[G], ...]
+    # A tiny plan whose federation surely leaks it: the positive control of every attack on this leak. With the truth of
+    # its origins swapped it is the negative control. Without one nothing of this leak is scored.
+    control: Mapping[str, Any]
+    figure: Callable[[float], str]  # a value of the headline metric in words
+    sentence: str  # with the figure in the place of {figure}
+    taxonomy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # nearest ids of public lists
+
+    @property
+    def headline(self) -> Metric[G]:
+        return self.metrics[0]
+
+    def words(self, score: Score) -> Words:
+        """The score, and what guessing would get, in this leak's own words."""
+        figure = self.figure(score.value)
+        return Words(figure, self.figure(score.chance), self.sentence.format(figure=figure))
+
+
+def of_hundred(things: str) -> Callable[[float], str]:
+    """A share said as a count: 0.868 is "87 of 100 labels"."""
+    return lambda share: f"{round(100 * share)} of 100 {things}"
+
+
+# Nearest ids of public taxonomies; none of them speaks of federated learning.
+RECONSTRUCTION_IDS = MappingProxyType(
+    {"NIST AI 100-2": "NISTAML.032", "MITRE ATLAS": "AML.T0024.001", "OWASP ML": "ML03"}
+)
+MEMBERSHIP_IDS = MappingProxyType({"NIST AI 100-2": "NISTAML.033", "MITRE ATLAS": "AML.T0024.000", "OWASP ML": "ML04"})
+PROPERTY_IDS = MappingProxyType({"NIST AI 100-2": "NISTAML.034", "MITRE ATLAS": "AML.T0024.000"})
+ATTRIBUTE_IDS = MappingProxyType({"NIST AI 100-2": "NISTAML.032"})

@@ -1,0 +1,1 @@
+"""What can leak: one folder each, found by the registry."""

@@ -1,0 +1,32 @@
+"""A hidden attribute of a person: what this leak is, how it is scored, and how people speak of it."""
+
+from __future__ import annotations
+
+from fedspill.leak import ATTRIBUTE_IDS, Leak
+from fedspill.leaks.attributes.guess import Attributes
+from fedspill.leaks.attributes.metrics import AttributeAuc, OutsiderAttributeAuc
+
+
+def _area(value: float) -> str:
+    return f"{value:.2f} under the ROC curve"
+
+
+ATTRIBUTES = Leak(
+    name="attributes",
+    title="A hidden attribute of a person",
+    question="Which value does a yes-or-no attribute of a known record have?",
+    guess=Attributes,
+    metrics=(AttributeAuc(), OutsiderAttributeAuc()),
+    control={
+        "data": "made-up-people",
+        "model": {"name": "mlp", "widths": [48, 24], "activation": "elu", "alpha": -2.0, "logits": 1},
+        "partition": "iid",
+        "federation": {"clients": 4, "rounds": 2, "secure_aggregation": True},
+        "training": {"lr": 0.05, "batch_size": 32},
+        "adversary_data": {"per_class": 20, "shadow": 300},
+        "targets": {"attribute": "secret", "members": 32, "others": 0},
+    },
+    figure=_area,
+    sentence="records with the attribute are told from those without by an area of {figure}",
+    taxonomy=ATTRIBUTE_IDS,
+)

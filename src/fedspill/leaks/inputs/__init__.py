@@ -1,0 +1,43 @@
+"""The records themselves: the leak, its guess, its metrics and its attacks."""
+
+from fedspill.leaks.inputs.cafe import Cafe
+from fedspill.leaks.inputs.cafe_paper import CafePaper
+from fedspill.leaks.inputs.dlg import DeepLeakage
+from fedspill.leaks.inputs.grad_inversion import GradInversion
+from fedspill.leaks.inputs.guess import Inputs
+from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
+from fedspill.leaks.inputs.inputs import Reconstruction
+from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
+from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.metrics import (
+    CertificatePrecision,
+    InputsLpips,
+    InputsMse,
+    InputsPsnr,
+    InputsRecognisable,
+    InputsRecovered,
+    InputsSsim,
+)
+from fedspill.leaks.inputs.sapag import Sapag
+from fedspill.leaks.inputs.tile_metrics import TilePsnr
+
+__all__ = [
+    "INPUTS",
+    "Cafe",
+    "CafePaper",
+    "CertificatePrecision",
+    "DeepLeakage",
+    "GradInversion",
+    "ImprovedDeepLeakage",
+    "Inputs",
+    "InputsLpips",
+    "InputsMse",
+    "InputsPsnr",
+    "InputsRecognisable",
+    "InputsRecovered",
+    "InputsSsim",
+    "InvertingGradients",
+    "Reconstruction",
+    "Sapag",
+    "TilePsnr",
+]

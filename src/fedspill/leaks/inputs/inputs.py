@@ -1,0 +1,72 @@
+"""Inputs: our reconstruction attack, exact linear algebra where the network allows it, gradient matching elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+
+from fedspill.attack import Attack
+from fedspill.leaks.inputs.exact.routes import exact_answer
+from fedspill.leaks.inputs.exact.two_linear_layers import Effort
+from fedspill.leaks.inputs.guess import Inputs
+from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.observed_gradients import INPUT_NEEDS, Answer, Case, cases_of, guess_of, sample_shape
+from fedspill.leaks.inputs.search.gradient_matching import classes_of, labels_by, match
+from fedspill.leaks.inputs.search.most_likely_batch import Kind, likeliest
+from fedspill.observe.known_defenses import KnownWire
+from fedspill.trace import View
+
+
+@final
+@dataclass(frozen=True)
+class Reconstruction(Attack):
+    """Recovers whole batches exactly from two leading linear layers, and single samples from convolutions too.
+
+    Labels and batch order need not be known. Several local steps of plain SGD are walked one by one. Where no exact
+    route applies and a batch has at most `most_matched` samples, gradients are matched by optimization instead. Each
+    sample carries a certificate: whether the network, given it, sends back what was observed. An adversary that knows
+    of a defense and has inputs of the kind takes the likeliest batch where no exact one is found. Does not apply to
+    more samples than the first two layers have units, to several local epochs, and to sums of clients.
+    """
+
+    name: ClassVar[str] = "inputs"
+    title: ClassVar[str] = "Inputs, exact recovery where the network allows it"
+    paper: ClassVar[str] = "fedspill"
+    needs = INPUT_NEEDS
+    leak = INPUTS
+
+    origins: int = 6  # messages that are attacked, drawn at random
+    starts: int = 32  # of the root search, at once
+    peels: int = 12
+    most_matched: int = 1  # samples of a batch that are left to gradient matching
+    moves: int = 1200  # of gradient matching, by each of its two recipes
+
+    def run(self, view: View, rng: torch.Generator) -> Inputs:
+        cases, notes = cases_of(view, self.origins, rng)
+        effort, classes = Effort(self.starts, peels=self.peels), classes_of(view, cases[0])
+        told = KnownWire.known_to(view) is not None
+        kind = Kind.known_to(view, classes) if told else None
+        labels = labels_by("labels", view, rng) if kind is not None else {}
+        answers = []
+        for case in cases:
+            shape = sample_shape(view, case)
+            answer = exact_answer(case, shape, classes, effort, rng)
+            if kind is not None and shape is not None and not whole(answer, case):
+                answer = likeliest(case, shape, classes, view, labels.get(case.of), kind, answer.samples, rng)
+            elif unsure(answer) and case.samples <= self.most_matched and shape is not None:
+                matched = match(case, shape, classes, view, rng, moves=self.moves)
+                answer = matched if not answer.tried else min(answer, matched, key=lambda one: one.unexplained)
+            answers.append(answer)
+        return guess_of(cases, answers, notes)
+
+
+def whole(answer: Answer, case: Case) -> bool:
+    """Whether every sample of a batch was found and vouched for."""
+    return len(answer.samples) == case.samples and bool(answer.certified.all())
+
+
+def unsure(answer: Answer) -> bool:
+    """Whether exact recovery did not apply, or found samples that it does not vouch for."""
+    return not answer.tried or (len(answer.samples) > 0 and not bool(answer.certified.all()))

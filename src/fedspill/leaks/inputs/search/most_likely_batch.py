@@ -1,0 +1,157 @@
+"""Inputs behind a defense that the adversary knows: the likeliest batch, given what was sent and inputs of the kind.
+
+What leaves a client is its gradient, clipped, sparse, coarse or noised in a way that is public. So a candidate batch is
+held against the message with the defense applied to it, each coordinate weighed by the noise that lies on it. Of the
+many batches that explain a noisy message, a Gaussian law fitted to the adversary's own inputs says which are likely.
+The maximum of both together is searched with noise that is first taken to be large and then as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from fedspill.dataset import Examples
+from fedspill.defense import Defense
+from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.defenses.dp_sgd import DpSgd
+from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, soft_cross_entropy
+from fedspill.leaks.inputs.search.search import one_hot
+from fedspill.observe.known_defenses import KnownWire
+from fedspill.trace import View
+
+MOST_SAMPLES = 16  # of a batch: more are not sought
+_STAGES = 6  # from noise as large as the message to its true size
+_MOVES = 60  # of L-BFGS in each stage
+_QUIET = 1e-3  # of the message's typical coordinate: noise that is assumed where there is none
+_STARTS, _START = 2, 0.3  # starts, and how far from the mean of the kind, in standard deviations
+_OWN = 0.2  # share of the inputs' variance that no other input of the kind explains
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What inputs of the kind look like: a mean for every class and one covariance, as a root of it."""
+
+    means: Tensor  # (classes, d)
+    root: Tensor  # (d, d), root @ root.T is the covariance
+    low: float
+    high: float
+
+    @staticmethod
+    def known_to(view: View, classes: int) -> Kind | None:
+        """From labelled or unlabelled inputs of the adversary; None where it has none."""
+        if view.has("aux_data"):
+            own: Examples = view.knows("aux_data")
+            x, y = own.x.flatten(1).double(), own.y
+        elif view.has("unlabelled_aux"):
+            x = view.knows("unlabelled_aux").flatten(1).double()
+            y = torch.full((len(x),), -1)
+        else:
+            return None
+        overall = x.mean(0)
+        means = torch.stack([x[y == c].mean(0) if bool((y == c).any()) else overall for c in range(classes)])
+        centred = x - torch.where((y >= 0)[:, None], means[y.clamp_min(0)], overall)
+        covariance = centred.T @ centred / max(len(x) - 1, 1)
+        # Few inputs say little of many pixels: a part of the variance is taken as each pixel's own.
+        covariance = (1 - _OWN) * covariance
+        covariance += _OWN * torch.eye(len(covariance)).double() * covariance.diagonal().mean().clamp_min(1e-6)
+        sizes, directions = torch.linalg.eigh(covariance)
+        return Kind(means, directions * sizes.clamp_min(1e-12).sqrt(), float(x.min()), float(x.max()))
+
+
+def likeliest(
+    case: Case,
+    shape: tuple[int, ...],
+    classes: int,
+    view: View,
+    labels: Tensor | None,
+    kind: Kind,
+    first: Tensor | None,
+    rng: torch.Generator,
+) -> Answer:
+    """The likeliest batch of one step; `labels` (samples,) by a label attack, `first` (k, *shape) one more start."""
+    wire = KnownWire.known_to(view)
+    assert wire is not None
+    if case.steps > 1 or case.samples > MOST_SAMPLES:
+        return Answer.none("behind this defense, inputs are sought for one step of few samples only", tried=False)
+    seen = case.observed
+    noise = wire.noise(1, 1, case.lr or 1.0, case.lr is not None)
+    usual = math.sqrt(sum(float(g.square().sum()) for g in seen) / sum(g.numel() for g in seen))
+    spreads = [max(math.hypot(noise, wire.rounding(g)), _QUIET * usual) for g in seen]
+    # What was not sent says next to nothing; a still layer says nothing at all.
+    weights = [(g != 0).double() if wire.dropped or wire.no_bias else torch.ones_like(g) for g in seen]
+    if labels is None or len(labels) != case.samples:
+        labels = torch.arange(case.samples) % classes
+    blur = wire.smoothed
+    targets = (1 - blur) * one_hot(labels, classes).double() + blur / classes
+    send = defended_gradient(case, view.knows("defense"))
+    centre = kind.means[labels]
+
+    def misfit(u: Tensor, louder: float) -> Tensor:
+        x = (centre + u @ kind.root.T).reshape(case.samples, *shape)
+        parts = zip(send(x, targets), seen, spreads, weights, strict=True)
+        return sum((w * (g - s)).square().sum() / (louder * n) ** 2 for g, s, n, w in parts) + u.square().sum()
+
+    # Two samples of one class begin at one mean: without chance they would never part.
+    starts = [_START * torch.randn(centre.shape, generator=rng, dtype=torch.float64) for _ in range(_STARTS)]
+    if first is not None and len(first) == case.samples:
+        starts.append(torch.linalg.solve(kind.root, (first.flatten(1).double() - centre).T).T)
+    loudest = max(1.0, usual / max(spreads))
+    best = min((_search(misfit, start, loudest) for start in starts), key=lambda found: found[0])
+    x = (centre + best[1] @ kind.root.T).clamp(kind.low, kind.high)
+    return Answer(x.reshape(case.samples, *shape), torch.zeros(case.samples, dtype=torch.bool), labels)
+
+
+def _search(misfit: Callable[[Tensor, float], Tensor], start: Tensor, loudest: float) -> tuple[float, Tensor]:
+    """The least misfit found and where; the noise goes down from `loudest` times its size in equal ratios."""
+    u = start.clone().requires_grad_()
+    for stage in range(_STAGES):
+        louder = loudest ** (1 - stage / (_STAGES - 1))
+        optimizer = torch.optim.LBFGS([u], max_iter=_MOVES, history_size=20, line_search_fn="strong_wolfe")
+
+        def again(louder: float = louder, optimizer: torch.optim.LBFGS = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = 0.5 * misfit(u, louder)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        with torch.enable_grad():
+            optimizer.step(again)  # type: ignore[no-untyped-call]
+    found = u.detach()
+    least = float(misfit(found, 1.0).detach())
+    return (least if math.isfinite(least) else math.inf), found.nan_to_num(0.0)
+
+
+def defended_gradient(case: Case, defenses: Sequence[Defense]) -> Callable[[Tensor, Tensor], list[Tensor]]:
+    """What x (samples, *shape) with targets (samples, classes) would send, noise apart, by trained parameter."""
+    each = min((defense.clip for defense in defenses if isinstance(defense, DpSgd)), default=None)
+    limits = [defense for defense in defenses if isinstance(defense, ClipNoise) and defense.clip is not None]
+    model, names = case.model, [name for name, p in case.model.named_parameters() if p.requires_grad]
+    whole = gradients_of(case.as_run)
+
+    def one(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
+        return soft_cross_entropy(functional_call(model, parameters, (x[None],)), target[None])
+
+    def send(x: Tensor, targets: Tensor) -> list[Tensor]:
+        if each is None:
+            sent = [g[0] for g in whole(x[None], targets[None])]
+        else:
+            parameters = {name: model.get_parameter(name).detach() for name in names}
+            singles = vmap(grad(one), in_dims=(None, 0, 0))(parameters, x, targets)
+            norms = torch.stack([g.flatten(1).square().sum(1) for g in singles.values()]).sum(0).clamp_min(1e-24).sqrt()
+            scale = (each / norms).clamp_max(1) / len(x)
+            sent = [torch.einsum("n,n...->...", scale, singles[name]) for name in names]
+        for limit in limits:
+            assert limit.clip is not None
+            rate = case.lr if limit.per == "update" and case.lr is not None else 1.0
+            norm = rate * torch.stack([g.square().sum() for g in sent]).sum().clamp_min(1e-24).sqrt()
+            sent = [g * (limit.clip / norm).clamp_max(1) for g in sent]
+        return sent
+
+    return send

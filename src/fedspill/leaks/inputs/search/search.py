@@ -1,0 +1,176 @@
+"""The search: from an observed gradient to inputs, by an objective, priors and an optimizer; nothing here sees a truth.
+
+    found = reconstruct(recipe, gradients, observed, (B, *shape), classes, rng=rng)          # labels sought jointly
+    found = reconstruct(recipe, gradients, observed, (B, *shape), classes, rng=rng, targets=one_hot(labels, classes))
+
+The answer is the restart and iterate with the least mismatch, which the adversary can compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedspill.leaks.inputs.search.candidate_gradients import Gradients
+from fedspill.leaks.inputs.search.objectives import Objective, relative_mismatch
+from fedspill.leaks.inputs.search.optimizers import Memory, Optimizer, moved_to
+from fedspill.leaks.inputs.search.priors import Prior
+
+Start: TypeAlias = Literal["normal", "uniform", "zero"]
+
+
+@dataclass(frozen=True)
+class Box:
+    """The range of valid inputs; bounds broadcast against a sample."""
+
+    low: Tensor
+    high: Tensor
+
+    def clamp(self, x: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(x, self.high.to(x)), self.low.to(x))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A published attack is one of these."""
+
+    objective: Objective
+    optimizer: Optimizer
+    steps: int
+    priors: tuple[Prior, ...] = ()
+    restarts: int = 1
+    start: Start = "normal"
+    boxed: bool = False  # inputs are clamped to the box after every move
+    enough: float = 1e-9  # loss (priors apart) at which all is explained and the search stops
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a search depends on: from here it goes on as if it had never stopped."""
+
+    memory: Memory
+    least: Tensor  # (R,) the objective so far, priors apart
+    best: Tensor  # (R, n) where that was
+    chance: Tensor  # the generator's state
+
+    @property
+    def steps(self) -> int:
+        return self.memory.step
+
+
+Watch: TypeAlias = Callable[[State], None]  # called after every step: progress bars, files to resume from
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best of every restart, and which of them explains the observation best."""
+
+    x: Tensor  # (R, B, *shape)
+    targets: Tensor  # (R, B, classes) probabilities
+    loss: Tensor  # (R,) the objective, priors apart
+    state: State  # to go on from
+
+    @property
+    def steps(self) -> int:
+        """Of this search and those that it went on from."""
+        return self.state.steps
+
+    @property
+    def best(self) -> int:
+        return int(torch.where(self.loss.isfinite(), self.loss, torch.inf).argmin())
+
+
+def reconstruct(
+    recipe: Recipe,
+    gradients: Gradients,
+    observed: Sequence[Tensor],
+    shape: Sequence[int],
+    classes: int,
+    *,
+    rng: torch.Generator,
+    targets: Tensor | None = None,
+    box: Box | None = None,
+    start: Tensor | None = None,
+    state: State | None = None,
+    watch: Watch | None = None,
+) -> Found:
+    """Inputs of `shape` (B, *sample) whose `gradients` come close to `observed`.
+
+    `targets` (B, classes) or (R, B, classes) are probabilities; without them labels are sought jointly, as softmax of
+    logits. `start` (R, B, *sample) replaces the random one. With `state` a search is taken up where it stood, and ends
+    after as many steps as the recipe has in all.
+    """
+    like = observed[0]
+    count, size = int(shape[0]), int(torch.Size(shape).numel())
+    joint = targets is None
+    if state is None:
+        first = _start(recipe, shape, like, rng) if start is None else start.to(like)
+        flat = first.flatten(1)
+        if joint:
+            logits = torch.randn(len(flat), count * classes, generator=rng, dtype=torch.float64).to(like)
+            flat = torch.cat([flat, logits], 1)
+        unknown = torch.full((len(flat),), torch.inf, dtype=like.dtype, device=like.device)
+        state = State(Memory(flat), unknown, flat, rng.get_state())
+    memory, least, best = state.memory, state.least.clone(), state.best.clone()
+    rng.set_state(state.chance)
+    restarts = len(memory.at)
+    fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
+
+    def read(at: Tensor) -> tuple[Tensor, Tensor]:
+        x = at[:, :size].reshape(restarts, *shape)
+        if fixed is not None:
+            return x, fixed
+        return x, at[:, size:].reshape(restarts, count, classes).softmax(-1)
+
+    def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
+        at = at.detach().requires_grad_()
+        with torch.enable_grad():
+            x, soft = read(at)
+            match = recipe.objective(gradients(x, soft), observed)
+            loss = match + sum(prior(x) for prior in recipe.priors)
+            (slope,) = torch.autograd.grad(loss.sum(), [at])
+        better = match.detach() < least
+        least[better] = match.detach()[better]
+        best[better] = at.detach()[better]
+        sound = slope.isfinite().all(1, keepdim=True)
+        return loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
+
+    def stands() -> State:
+        return State(memory, least.clone(), best.clone(), rng.get_state())
+
+    while memory.step < recipe.steps and not bool((least < recipe.enough).any()):
+        memory, _losses = recipe.optimizer.move(memory, evaluate, rng)
+        if recipe.boxed and box is not None:
+            x, rest = memory.at[:, :size].reshape(restarts, *shape), memory.at[:, size:]
+            memory = moved_to(memory, torch.cat([box.clamp(x).flatten(1), rest], 1))
+        if watch is not None:
+            watch(stands())
+    x, soft = read(best)
+    return Found(x.clone(), soft.clone(), least, stands())
+
+
+def explained(gradients: Gradients, observed: Sequence[Tensor], x: Tensor, targets: Tensor) -> Tensor:
+    """(R,) relative mismatch of candidates x (R, B, *shape), in float64 where the caller's tensors are."""
+    with torch.enable_grad():
+        found = gradients(x, targets)
+    return relative_mismatch([g.detach() for g in found], observed)
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """(B, classes) targets of known labels (B,)."""
+    return torch.nn.functional.one_hot(labels, classes).to(torch.float64)
+
+
+def _start(recipe: Recipe, shape: Sequence[int], like: Tensor, rng: torch.Generator) -> Tensor:
+    wanted = (recipe.restarts, *shape)
+    if recipe.start == "uniform":
+        drawn = torch.rand(wanted, generator=rng, dtype=torch.float64)
+    elif recipe.start == "zero":
+        drawn = torch.zeros(wanted, dtype=torch.float64)
+    else:
+        drawn = torch.randn(wanted, generator=rng, dtype=torch.float64)
+    return drawn.to(like)

@@ -1,0 +1,32 @@
+"""Whether a person took part: what this leak is, how it is scored, and how people speak of it."""
+
+from __future__ import annotations
+
+from fedspill.leak import MEMBERSHIP_IDS, Leak
+from fedspill.leaks.membership.guess import Membership
+from fedspill.leaks.membership.metrics import MembershipAuc
+
+
+def _area(value: float) -> str:
+    return f"{value:.2f} under the ROC curve"
+
+
+MEMBERSHIP = Leak(
+    name="membership",
+    title="Whether a person took part",
+    question="Did any client train on this record?",
+    guess=Membership,
+    metrics=(MembershipAuc(),),
+    control={
+        "data": "made-up-people",
+        "model": {"name": "mlp", "widths": [48, 24], "logits": 1},
+        "partition": "iid",
+        "federation": {"clients": 4, "rounds": 2, "secure_aggregation": True},
+        "training": {"lr": 0.05, "batch_size": 32},
+        "adversary_data": {"per_class": 20, "shadow": 300},
+        "targets": {"members": 16, "others": 16},
+    },
+    figure=_area,
+    sentence="records that were trained on are told from others by an area of {figure}",
+    taxonomy=MEMBERSHIP_IDS,
+)
