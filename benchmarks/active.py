@@ -17,18 +17,18 @@ from collections.abc import Callable
 import torch
 from timing import interleaved
 
-from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.dense_network import read_dense
-from fedspill.planting.targets import Targets
-from fedspill.planting.trained_neurons import AaiRecipe, AmiRecipe, train_aai, train_ami
 from fedspill.dataset import Examples
 from fedspill.defense import Site
 from fedspill.defenses.guard import Guard
 from fedspill.federation.local import state_of, train
-from fedspill.training import LocalTraining
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.models.mlp import Mlp
+from fedspill.planting.closed_form import Shape, plant_neurons
+from fedspill.planting.dense_network import read_dense
+from fedspill.planting.targets import Targets
+from fedspill.planting.trained_neurons import AaiRecipe, AmiRecipe, train_aai, train_ami
 from fedspill.seeds import generator
+from fedspill.training import LocalTraining
 
 COLUMNS = 96  # of Adult, as in papers/004
 SHADOW = 5000

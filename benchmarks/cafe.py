@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedspill.dataset import Dataset
+from fedspill.federation.batches import membership, plan_batches
+from fedspill.leaks.inputs.cafe import all_layers, recover
 from fedspill.leaks.inputs.vertical.first_layer import first_layer
 from fedspill.leaks.inputs.vertical.invert_features import Effort, Known, invert
 from fedspill.leaks.inputs.vertical.separate_sums import plan_of
-from fedspill.leaks.inputs.cafe import all_layers, recover
-from fedspill.dataset import Dataset
-from fedspill.federation.batches import membership, plan_batches
-from fedspill.training import gradient
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 from fedspill.seeds import generator
+from fedspill.training import gradient
 
 ON_A_GPU = {4000: 11.96, 8000: 24.20}  # rounds of Algorithm 4 and the PSNR of tiles it had reached
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from fedspill.audit.result_from_store import Assembly
-from fedspill.audit.recordings import AS_DEPLOYED, Setting
 from fedspill.audit.defense_frontier import GOOD_ENOUGH, MOST_LOST
 from fedspill.audit.jobs import Record
-from fedspill.deployment.plan import read_plan
+from fedspill.audit.recordings import AS_DEPLOYED, Setting
+from fedspill.audit.result_from_store import Assembly
 from fedspill.audit.run_audit import Quiet, Request, run_audit
 from fedspill.audit.store import Store
+from fedspill.deployment.plan import read_plan
 from fedspill.intervals import mean_interval
 
 PLANS = Path(__file__).with_name("frontier")

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from fedspill.dataset import Dataset
 from fedspill.data.mnist import Mnist
+from fedspill.dataset import Dataset
 from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
@@ -36,12 +36,12 @@ from fedspill.defenses.secure_aggregation import SecureAggregation
 from fedspill.defenses.verify import guarantee_of
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import accuracy
-from fedspill.training import LocalTraining
 from fedspill.intervals import mean_interval
 from fedspill.models.mlp import Mlp
 from fedspill.partitions.iid import IID
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
+from fedspill.training import LocalTraining
 
 FILE = "utility.jsonl"
 NONE = "none"

@@ -26,9 +26,9 @@ from inversion_exact import case_of
 from inversion_workloads import WORKLOADS, Pictures, gradients, network, seconds
 
 from fedspill.leaks.inputs.exact.routes import exact_answer
+from fedspill.leaks.inputs.exact.two_linear_layers import Effort
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.recipes import inverting_gradients
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort
 from fedspill.leaks.inputs.search.search import Box, Found, State, one_hot, reconstruct
 
 LOOKS = 24  # at the candidate, spread over the search; their time is not counted

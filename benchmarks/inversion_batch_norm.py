@@ -28,24 +28,24 @@ from inversion_workloads import Pictures
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.leaks.inputs.search.batch_norm import BatchNorms, row_cosine, tracking
-from fedspill.leaks.inputs.observed_gradients import Answer, Case, cases_of
-from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
-from fedspill.leaks.inputs.exact.routes import exact_answer
-from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
-from fedspill.leaks.inputs.search.gradient_matching import match
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort
-from fedspill.leaks.inputs.search.search import one_hot
-from fedspill.leaks.inputs.inputs import Reconstruction, unsure
 from fedspill.dataset import Examples
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.training import Algorithm, BatchNorm, LocalTraining
 from fedspill.intervals import mean_interval
+from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
+from fedspill.leaks.inputs.exact.routes import exact_answer
+from fedspill.leaks.inputs.exact.two_linear_layers import Effort
+from fedspill.leaks.inputs.inputs import Reconstruction, unsure
+from fedspill.leaks.inputs.observed_gradients import Answer, Case, cases_of
 from fedspill.leaks.inputs.scoring.similarity import matched, psnr, ssim
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, row_cosine, tracking
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
+from fedspill.leaks.inputs.search.gradient_matching import match
+from fedspill.leaks.inputs.search.search import one_hot
 from fedspill.models.resnet import ResNet18
 from fedspill.seeds import seed_of
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace, View
+from fedspill.training import Algorithm, BatchNorm, LocalTraining
 
 FIRST_SEED, LR, SHAPE, CLASSES = 90_000, 0.05, (3, 16, 16), 10
 

@@ -21,12 +21,12 @@ import torch
 from inversion_workloads import Pictures, gradients, local_update, network, noised
 from torch import Tensor, nn
 
-from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.dataset import Examples
 from fedspill.leaks.inputs.exact.routes import exact_answer
 from fedspill.leaks.inputs.exact.two_linear_layers import Effort
-from fedspill.dataset import Examples
-from fedspill.training import Schedule
+from fedspill.leaks.inputs.observed_gradients import Answer, Case
 from fedspill.trace import Origin
+from fedspill.training import Schedule
 
 FIRST_SEED = 50_000
 OFTEN = (

@@ -13,9 +13,9 @@ from inversion_workloads import Pictures
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.leaks.inputs.search.search import Box, one_hot
 from fedspill.dataset import Examples
 from fedspill.leaks.inputs.scoring.similarity import matched, psnr, ssim
+from fedspill.leaks.inputs.search.search import Box, one_hot
 from fedspill.models.resnet import BasicBlock, ResidualNetwork
 from fedspill.seeds import generator, seed_of
 

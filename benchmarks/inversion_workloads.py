@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedspill.dataset import Dataset, Examples
 from fedspill.data.cifar10 import Cifar10
 from fedspill.data.cifar100 import Cifar100
+from fedspill.dataset import Dataset, Examples
 from fedspill.leaks.inputs.scoring.similarity import matched, psnr
 from fedspill.models.mlp import Mlp
 from fedspill.models.resnet import ResNet18

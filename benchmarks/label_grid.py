@@ -25,19 +25,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedspill.attack import Attack
-from fedspill.leaks.labels.ebi import EBI
-from fedspill.leaks.labels.labels import Labels
-from fedspill.leaks.labels.llbg import LLBG, LLBGAux
-from fedspill.leaks.labels.llg import LLG
-from fedspill.dataset import Dataset, Examples
 from fedspill.data.cifar10 import Cifar10
 from fedspill.data.cifar100 import Cifar100
 from fedspill.data.fashion_subclasses import FashionSubclasses
 from fedspill.data.mnist import Mnist
+from fedspill.dataset import Dataset, Examples
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import accuracy
-from fedspill.training import LocalTraining
+from fedspill.leaks.labels.ebi import EBI
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG
+from fedspill.leaks.labels.llbg_aux import LLBGAux
+from fedspill.leaks.labels.llg import LLG
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.model_spec import ModelSpec
 from fedspill.models.cnn import Cnn
@@ -50,6 +50,7 @@ from fedspill.partitions.uniform_batch import UniformBatch
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace
+from fedspill.training import LocalTraining
 
 BATCH, STEPS, AUXILIARY = 128, 10, 1_000
 PUBLISHED: dict[str, Attack] = {"llg": LLG(), "ebi": EBI(), "llbg": LLBG(), "llbg-aux": LLBGAux()}

@@ -21,9 +21,9 @@ from timing import interleaved
 from torch import nn
 
 from fedspill.dataset import Examples
-from fedspill.training import LocalTraining
 from fedspill.federation.stacked import MOST_PARAMETERS, is_stackable
 from fedspill.federation.trainers import Engine, InProcess
+from fedspill.training import LocalTraining
 
 STEPS = 5
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from fedspill.audit.result import AuditResult
+from fedspill.audit.run_audit import Quiet, Request, answer, run_audit
 from fedspill.deployment.plan import Plan, check_plan
-from fedspill.audit.run_audit import audit
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "widths": [16]},
@@ -31,6 +32,21 @@ TINY: dict[str, Any] = {
 def tiny(**changes: Any) -> Plan:
     """A federation of a second or so."""
     return check_plan({**TINY, **changes}, "the tiny plan")
+
+
+def audit(plan: Plan, folder: Path) -> dict[str, Any]:
+    """The audit of a plan, as its JSON."""
+    return run_audit(plan, folder).as_json()
+
+
+def answered(request: Request) -> dict[str, Any]:
+    """What a request comes to, as JSON."""
+    return answer(request, Quiet()).as_json()
+
+
+def typed(result: dict[str, Any]) -> AuditResult:
+    """JSON of an audit as what the report reads."""
+    return AuditResult.model_validate(result)
 
 
 @cache
@@ -79,7 +95,7 @@ class Ended:
 
 def here(*words: str | Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
     """The command line in this process: what it printed, and its exit code."""
-    from fedspill.cli import main
+    from fedspill.cli.main import main
 
     monkeypatch.setattr(sys, "argv", ["fedspill", *map(str, words)])
     before = signal.getsignal(signal.SIGTERM)
@@ -161,7 +177,7 @@ class {class_name}(Attack):
     title: ClassVar[str] = "Somebody's {name}"
     paper: ClassVar[str] = "none"
     needs = LABEL_NEEDS
-    guesses = LabelCounts
+    leak = LABELS
 
     def run(self, view, rng):
         layer = read_last_layer(view)

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedspill.planting.targets import Targets
 from fedspill.attack import Attack
 from fedspill.dataset import Examples
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Horizontal, Round, Settings
-from fedspill.training import LocalTraining
 from fedspill.messages import Message
+from fedspill.planting.targets import Targets
 from fedspill.registry import make
 from fedspill.threat import Channel, ThreatModel
 from fedspill.trace import MemoryTrace, Recorder
+from fedspill.training import LocalTraining
 
 FEATURES, CLASSES = 6, 5
 ROLES = {"model": ("server", "client"), "aggregate": ("aggregator", "server"), "batch": ("server", "party")}

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.dataset import Examples
 from fedspill.data.digits import Digits
-from fedspill.training import LocalTraining
+from fedspill.dataset import Examples
 from fedspill.federation.vertical import Vertical, VerticalSettings
 from fedspill.messages import Message
 from fedspill.models.cafe_towers import CafeTowers
@@ -19,6 +18,7 @@ from fedspill.models.vertical import VerticalNet, vertical_net
 from fedspill.registry import make
 from fedspill.threat import VERTICAL_SERVER
 from fedspill.trace import MemoryTrace, View
+from fedspill.training import LocalTraining
 
 SAMPLES, BATCH, ROUNDS = 24, 6, 12
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedspill.audit.accepted import read_accepted
-from fedspill.deployment.plan import read_plan
 from fedspill.audit.run_audit import audit
+from fedspill.deployment.plan import read_plan
 
 HERE = Path(__file__).parent
 TOO_BAD = ("critical",)

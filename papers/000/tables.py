@@ -21,10 +21,6 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedspill.leaks.composition.shares.published_steps import descent, gradient_bases, null_classes
-from fedspill.observe.local_changes import read_changes, read_setting
-from fedspill.observe.path_bases import inner_products, path_bases
-from fedspill.observe.simplex import simplex_fit
 from fedspill.dataset import Dataset, Examples
 from fedspill.defense import Defense
 from fedspill.defenses.dp_sgd import DpSgd
@@ -33,9 +29,7 @@ from fedspill.defenses.verify import guarantee_of
 from fedspill.errors import DataMissing
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import accuracy
-from fedspill.training import LocalTraining
 from fedspill.leaks.composition.guess import Proportions
-from fedspill.metric import Measured, Metric, Score
 from fedspill.leaks.composition.metrics import (
     CompositionL1,
     CompositionL2,
@@ -47,13 +41,19 @@ from fedspill.leaks.composition.metrics import (
     distance,
     true_shares,
 )
+from fedspill.leaks.composition.shares.published_steps import descent, gradient_bases, null_classes
+from fedspill.metric import Measured, Metric, Score
 from fedspill.models.heads import last_linear
+from fedspill.observe.local_changes import read_changes, read_setting
+from fedspill.observe.path_bases import inner_products, path_bases
+from fedspill.observe.simplex import simplex_fit
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
 from fedspill.reproduce import By, Row, Run, Table, not_runnable, published, verdict
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import KEEP_ALL, Keep, MemoryTrace, View
+from fedspill.training import LocalTraining
 
 METRIC = "L1, percent"
 TOLERANCE = 3.0  # points

@@ -28,10 +28,10 @@ def timing(module: types.ModuleType, asked: argparse.Namespace, run: Run) -> Ite
     """Steps I to III at N = 800 and, with wider batches, N = 8,000; the first run of each size is the warm-up."""
     import torch
 
+    from fedspill.leaks.inputs.cafe import all_layers, inverted
     from fedspill.leaks.inputs.vertical.first_layer import first_layer
     from fedspill.leaks.inputs.vertical.invert_features import Effort
     from fedspill.leaks.inputs.vertical.predicted_gradients import settled
-    from fedspill.leaks.inputs.cafe import all_layers, inverted
     from fedspill.seeds import generator
 
     def clock() -> float:

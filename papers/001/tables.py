@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fedspill import reproduce
+from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.leaks.inputs.vertical.invert_features import Effort
 from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants
-from fedspill.defenses.fake_gradients import FakeGradients
-from fedspill.training import LocalTraining
 from fedspill.reproduce import Row, Run, Table, published
+from fedspill.training import LocalTraining
 
 measuring = partial(reproduce.measuring, __file__)
 federation, outcome, cells = measuring("federation"), measuring("outcome"), measuring("cells")

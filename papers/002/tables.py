@@ -24,21 +24,21 @@ from fedspill.defenses.compression import Compression
 from fedspill.errors import DataMissing
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import accuracy
-from fedspill.training import LocalTraining
-from fedspill.leaks.presence.guess import Presence
-from fedspill.leaks.quantity.guess import ClassQuantities
-from fedspill.metric import Measured, Metric, Score
 from fedspill.leaks.groups.metrics import ExactGroups, LargestGroup, RankCorrelation
+from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
+from fedspill.leaks.quantity.guess import ClassQuantities
 from fedspill.leaks.quantity.metrics import QuantityError, WithinFivePercent, WithinOne, constants
-from fedspill.observe.round_truth import true_owners
+from fedspill.metric import Measured, Metric, Score
 from fedspill.models.heads import last_linear
+from fedspill.observe.round_truth import true_owners
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
 from fedspill.reproduce import By, Row, Run, Table, not_runnable, published, verdict
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import CURIOUS_CLIENT
 from fedspill.trace import Keep, MemoryTrace
+from fedspill.training import LocalTraining
 
 WATCHER = "client:0"
 PER_LABEL = 60

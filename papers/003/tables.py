@@ -19,28 +19,28 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.attack import Attack
-from fedspill.leaks.labels.ebi import EBI, ebi_counts
-from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
-from fedspill.leaks.labels.labels import Labels
-from fedspill.leaks.labels.llbg import LLBG, LLBGAux, LLBGGamma
-from fedspill.leaks.labels.llg import LLG
-from fedspill.observe.probe import class_confidence
-from fedspill.leaks.inputs.inputs import Reconstruction
-from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.data.cifar100 import Cifar100
 from fedspill.data.fashion_subclasses import FashionSubclasses
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.errors import DataMissing, NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.training import LocalTraining
 from fedspill.leaks.inputs.guess import Inputs
+from fedspill.leaks.inputs.inputs import Reconstruction
+from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
+from fedspill.leaks.inputs.metrics import InputsLpips, InputsMse, InputsPsnr, InputsSsim
+from fedspill.leaks.labels.ebi import EBI, ebi_counts
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG
+from fedspill.leaks.labels.llbg_aux import LLBGAux
+from fedspill.leaks.labels.llbg_gamma import LLBGGamma
+from fedspill.leaks.labels.llg import LLG
+from fedspill.leaks.labels.metrics import LabelSuccess, baselines, true_counts
 from fedspill.messages import Message
 from fedspill.metric import Metric, Score
-from fedspill.leaks.inputs.metrics import InputsLpips, InputsMse, InputsPsnr, InputsSsim
-from fedspill.leaks.labels.metrics import LabelSuccess, baselines, true_counts
 from fedspill.model_spec import ModelSpec
 from fedspill.models.cnn import Cnn
 from fedspill.models.heads import last_linear
@@ -48,6 +48,7 @@ from fedspill.models.mlp import Mlp
 from fedspill.models.resnet import ResNet32
 from fedspill.models.vgg import Vgg11, Vgg19
 from fedspill.models.vit import Vit
+from fedspill.observe.probe import class_confidence
 from fedspill.partition import Partition
 from fedspill.partitions.drawing import draw
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest
@@ -56,6 +57,7 @@ from fedspill.reproduce import By, Row, Run, Table, not_runnable, published, ver
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import Keep, MemoryTrace, Origin, Truth
+from fedspill.training import LocalTraining
 
 log = logging.getLogger("fedspill.papers")
 

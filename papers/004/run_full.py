@@ -24,11 +24,11 @@ import torch
 import torch.multiprocessing as multiprocessing
 from measure.adaptive import adapt, slow
 from measure.benign import benign
+from measure.experiment import PUBLISHED, Recipes
 from measure.readings import read, recovery, rolled_back, several
 from measure.settings import ATTRIBUTES, DATA, Case
 from measure.watching import detect
 
-from fedspill.attacks.active.experiment import PUBLISHED, Recipes
 from fedspill.planting.trained_neurons import AMI, AaiRecipe, AmiRecipe
 
 ROUNDS = 31  # of a benign federation: 30 models with one before them

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedspill import reproduce
-from fedspill.attacks.active.experiment import PUBLISHED, Recipes
 from fedspill.dataset import data_folder
 from fedspill.errors import DataMissing
 from fedspill.reproduce import Row, Run, Table, not_runnable
@@ -34,7 +33,8 @@ class Measured(Table, ABC):
     data: ClassVar[tuple[str, ...]] = DATA
 
     def rows(self, run: Run) -> Iterator[Row]:
-        recipes = PUBLISHED if run.scale == "full" else PUBLISHED.shorter(SHORT)
+        published = measuring("experiment").PUBLISHED
+        recipes = published if run.scale == "full" else published.shorter(SHORT)
         cells = 8 if run.scale == "full" else 4
         case = measuring("settings").Case
         for data in self.data:
@@ -51,7 +51,7 @@ class Measured(Table, ABC):
                     yield _row(figure)
 
     @abstractmethod
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         """One repetition."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Theory(Measured):
     title: ClassVar[str] = "Activation of malicious neurons: TPR, FPR, n times FPR"
     paper: ClassVar[str] = "004"
 
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         kinds = ("closed", "aai") if case.elu else ("closed", "mia2aia")
         found: dict[str, Any] = measuring("readings").read(case, folder, kinds, recipes, rounds=())
         return found
@@ -101,7 +101,7 @@ class Practice(Measured):
     title: ClassVar[str] = "Attribute inference, pooled and through FedAvg rounds"
     paper: ClassVar[str] = "004"
 
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         kinds = ("closed", "aai") if case.elu else ("closed", "mia2aia")
         rounds = ("sgd", "adam") if run.scale == "full" else ("sgd",)
         found: dict[str, Any] = measuring("readings").read(case, folder, kinds, recipes, rounds=rounds)
@@ -120,7 +120,7 @@ class Recovery(Measured):
     paper: ClassVar[str] = "004"
     data: ClassVar[tuple[str, ...]] = ("adult",)
 
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         kind = "aai" if case.elu else "mia2aia"
         found: dict[str, Any] = measuring("readings").recovery(case, folder, kind, recipes)
         return found
@@ -141,7 +141,7 @@ class Detection(Measured):
     title: ClassVar[str] = "Detection of attacks by the guards"
     paper: ClassVar[str] = "004"
 
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         kinds: tuple[str, ...] = ("closed", "kept columns")
         if case.elu:
             kinds += ("sign code", "frozen row", "aai")
@@ -162,7 +162,7 @@ class FalseAlarms(Measured):
     title: ClassVar[str] = "False alarms of the guards"
     paper: ClassVar[str] = "004"
 
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         rounds = 26 if run.scale == "full" else 8
         found: dict[str, Any] = measuring("benign").benign(case, folder, rounds, 1.0)
         return found
@@ -180,7 +180,7 @@ class Several(Measured):
     paper: ClassVar[str] = "004"
     data: ClassVar[tuple[str, ...]] = ("adult",)
 
-    def measure(self, case: Any, folder: Path, recipes: Recipes, run: Run) -> dict[str, Any]:
+    def measure(self, case: Any, folder: Path, recipes: Any, run: Run) -> dict[str, Any]:
         kinds = ("closed", "aai") if case.elu else ("closed", "mia2aia")
         whole = type(case)(case.data, case.elu, case.number, per_cell=8, device=case.device)
         found: dict[str, Any] = measuring("readings").several(whole, folder, kinds, recipes)

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from audit_kit import HEAD, attack_code, plug_in, tiny
+from audit_kit import HEAD, attack_code, audit, plug_in, tiny
 
 from fedspill.audit.controls import Swapped, run_control, swapped
-from fedspill.deployment.deployment import OFFERED, Deployment
 from fedspill.audit.jobs import strike
-from fedspill.audit.score_finding import judge
 from fedspill.audit.matrix import Pair, pairs_of
-from fedspill.deployment.plan import Plan, check_plan
-from fedspill.audit.run_audit import audit
+from fedspill.audit.score_finding import judge
 from fedspill.audit.severity import Severity
+from fedspill.deployment.deployment import OFFERED, Deployment
+from fedspill.deployment.plan import Plan, check_plan
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedspill.audit.accepted import read_accepted
-from fedspill.deployment.plan import Plan, check_plan, read_plan
 from fedspill.audit.severity import MOST, NEARLY_ALL, NOTICEABLE
+from fedspill.deployment.plan import Plan, check_plan, read_plan
 from fedspill.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from audit_kit import tiny
-
-from fedspill.audit.recordings import Setting
 from fedspill.audit.findings import Finding
+
 from fedspill.audit.defense_frontier import Accuracy, Point, advice, best_of, candidates_of, families_json
+from fedspill.audit.recordings import Setting
 from fedspill.audit.severity import Severity
 from fedspill.metric import Score
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from audit_kit import Ended, here, tiny, write_plan
+from fedspill.cli.audit_commands import exit_code
 
 from fedspill.audit.accepted import read_accepted
-from fedspill.cli.audit_commands import exit_code
 from fedspill.audit.compare import compare
 from fedspill.audit.lock import locked
 from fedspill.audit.store import Store

@@ -29,13 +29,13 @@ from audit_kit import (
     write_plan,
 )
 
-from fedspill.audit.recordings import Bench, Target
-from fedspill.deployment.deployment import Deployment
 from fedspill.audit.jobs import Job
+from fedspill.audit.recordings import Bench, Target
+from fedspill.audit.run_audit import Request, result_of
+from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.deployment.recorded_plan import recorded_plan
-from fedspill.audit.run_audit import Quiet, Request, audit, result_of, run_audit
-from fedspill.audit.workers import Done, LocalWorkers, Workers
 from fedspill.errors import FedspillError, TraceRefused, UsageError
 
 Audited = tuple[Path, dict[str, Any]]
@@ -69,7 +69,7 @@ class Nobody(Workers):
 
 def test_results_do_not_depend_on_workers_or_order(audited: Audited, tmp_path: Path) -> None:
     folder, result = audited
-    again = run_audit(Request(_plan_of(result), tmp_path / "two", workers=Backwards), Quiet())
+    again = answered(Request(_plan_of(result), tmp_path / "two", workers=Backwards))
     assert timeless(again) == timeless(result)
     assert outcomes(tmp_path / "two") == outcomes(folder)
 
@@ -77,7 +77,7 @@ def test_results_do_not_depend_on_workers_or_order(audited: Audited, tmp_path: P
 def test_a_finished_audit_is_not_run_again(audited: Audited, tmp_path: Path) -> None:
     folder, result = audited
     shutil.copytree(folder, tmp_path / "copy")
-    again = run_audit(Request(_plan_of(result), tmp_path / "copy", workers=lambda target: Nobody()), Quiet())
+    again = answered(Request(_plan_of(result), tmp_path / "copy", workers=lambda target: Nobody()))
     assert timeless(again) == timeless(result)
     assert timeless(result_of(tmp_path / "copy")) == timeless(result)
 
@@ -100,8 +100,8 @@ def test_another_plan_is_refused_by_name_unless_fresh(audited: Audited, tmp_path
     shutil.copytree(folder, tmp_path / "copy")
     other = _plan_of(result).model_copy(update={"seed": 8})
     with pytest.raises(UsageError, match=r"differs in plan\.seed \(7 there, 8 asked for\)"):
-        run_audit(Request(other, tmp_path / "copy"), Quiet())
-    fresh = run_audit(Request(tiny(), tmp_path / "copy", fresh=True), Quiet())
+        answered(Request(other, tmp_path / "copy"))
+    fresh = answered(Request(tiny(), tmp_path / "copy", fresh=True))
     assert fresh["provenance"]["seeds"] == [7]
     assert stored(tmp_path / "copy") == 1 + 2 + 2
 

@@ -9,7 +9,7 @@ from command_line import Result, Run
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    from fedspill.cli import main
+    from fedspill.cli.main import main
 
     def run(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["fedspill", *map(str, arguments)])

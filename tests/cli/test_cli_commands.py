@@ -45,7 +45,7 @@ def test_list_of_nothing_known_is_a_usage_error(run: Run) -> None:
 def test_list_and_help_start_without_torch() -> None:
     for arguments in (["list", "attacks"], ["list", "datasets"], ["list", "papers"], ["--help"], ["audit", "--help"]):
         script = (
-            "import sys; from fedspill.cli import main; sys.argv = ['fedspill', *sys.argv[1:]]\n"
+            "import sys; from fedspill.cli.main import main; sys.argv = ['fedspill', *sys.argv[1:]]\n"
             "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
             "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'pydantic'} & set(sys.modules)\n"
             "sys.exit(', '.join(sorted(heavy)) or 0)"

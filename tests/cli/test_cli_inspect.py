@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.training import LocalTraining
 from fedspill.leaks.labels.checkpoints import find_head, inspect_gradient, inspect_update, schedule_from
 from fedspill.models.heads import last_linear
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER, ThreatModel
 from fedspill.trace import MemoryTrace
+from fedspill.training import LocalTraining
 
 CLASSES = 7
 Tensors = dict[str, Tensor]

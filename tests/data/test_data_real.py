@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from fedspill.data.adult import Adult
-from fedspill.dataset import Dataset, Examples
 from fedspill.data.celeba_attributes import CelebaAttributes
 from fedspill.data.celeba_images import CelebaImages
 from fedspill.data.ham10000 import Ham10000
 from fedspill.data.image_folder import ImageFolder
 from fedspill.data.mnist import Mnist
 from fedspill.data.yale import Yale
+from fedspill.dataset import Dataset, Examples
 from fedspill.registry import make
 
 

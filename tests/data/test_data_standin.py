@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from fedspill.dataset import Dataset, Examples
 from fedspill.data.cop_mode_standin import CopModeStandin
+from fedspill.dataset import Dataset, Examples
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
 from fedspill.defense import Exposure
+from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.verify import exposure_of, guarantee_of

@@ -8,11 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.attack import Attack
-from fedspill.leaks.labels.ebi import EBI
-from fedspill.leaks.labels.labels import Labels
-from fedspill.leaks.labels.counts.layer_signals import Reader, linear_signals
-from fedspill.leaks.labels.llbg import LLBG
-from fedspill.leaks.labels.llg import LLG
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
@@ -21,14 +16,19 @@ from fedspill.defenses.frozen_head import FrozenHead
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.quantization import Quantization
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.training import LocalTraining, gradient
+from fedspill.leaks.labels.counts.layer_signals import Reader, linear_signals
+from fedspill.leaks.labels.ebi import EBI
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG
+from fedspill.leaks.labels.llg import LLG
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.partitions.half_quarter_rest import HalfQuarterRest
 from fedspill.registry import make
 from fedspill.seeds import generator
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace
+from fedspill.training import LocalTraining, gradient
 
 CLASSES, BATCH, BATCHES = 60, 128, 3
 WIDTH = 256  # more than twice the classes: a frozen head is read off as many active units as there are classes

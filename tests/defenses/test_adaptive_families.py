@@ -9,27 +9,27 @@ import pytest
 import torch
 from torch import nn
 
-from fedspill.planting.dense_network import read_dense
-from fedspill.planting.read_behind_noise import neuron_gradient, with_dead_zone
 from fedspill.attack import ActiveAttack
+from fedspill.audit.planted_run import run_planted
+from fedspill.dataset import Examples
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
+from fedspill.federation.local import state_of
+from fedspill.leaks.groups.guess import Groups
+from fedspill.leaks.groups.metrics import RankCorrelation
+from fedspill.leaks.groups.whole_determination import WholeDetermination
+from fedspill.leaks.inputs.metrics import InputsRecognisable
 from fedspill.leaks.inputs.observed_gradients import cases_of
 from fedspill.leaks.inputs.search.most_likely_batch import Kind, defended_gradient
 from fedspill.leaks.inputs.search.search import one_hot
-from fedspill.leaks.groups.whole_determination import WholeDetermination
-from fedspill.deployment.deployment import Deployment
-from fedspill.deployment.plan import check_plan
-from fedspill.audit.planted_run import besiege
-from fedspill.dataset import Examples
-from fedspill.federation.local import state_of
-from fedspill.training import gradient
-from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.membership.guess import Membership
-from fedspill.leaks.attributes.metrics import restricted_area
-from fedspill.leaks.groups.metrics import RankCorrelation
-from fedspill.leaks.inputs.metrics import InputsRecognisable
+from fedspill.planting.dense_network import read_dense
+from fedspill.planting.read_behind_noise import neuron_gradient, with_dead_zone
 from fedspill.registry import make
+from fedspill.roc_area import restricted_area
 from fedspill.threat import CURIOUS_CLIENT, CURIOUS_SERVER, MALICIOUS_SERVER
 from fedspill.trace import MemoryTrace, View
+from fedspill.training import gradient
 
 NOISE = {"name": "clip-noise", "clip": 10.0, "sigma": 0.001}
 
@@ -110,7 +110,7 @@ def test_a_planted_neuron_is_read_through_noise_that_hides_its_bias() -> None:
     plan = check_plan({**PEOPLE, "defenses": [{"name": "clip-noise", "clip": 10.0, "sigma": 0.005}]}, "a test")
     attack = make("attacks", "planted-membership")
     assert isinstance(attack, ActiveAttack)
-    trace, known = besiege(attack, MALICIOUS_SERVER, Deployment.of(plan))
+    trace, known = run_planted(attack, MALICIOUS_SERVER, Deployment.of(plan))
     areas = []
     for without in ((), ("defense",)):
         view = trace.view(MALICIOUS_SERVER, knowledge={k: v for k, v in known.items() if k not in without})

@@ -12,13 +12,10 @@ import torch
 from spine import blobs, federation, network
 from torch import Tensor, nn
 
-from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.dense_network import read_dense
-from fedspill.planting.targets import Targets
 from fedspill.dataset import Examples
+from fedspill.defense import Site
 from fedspill.defenses.badacc import BadAcc
 from fedspill.defenses.badauc import BadAuc
-from fedspill.defense import Site
 from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.guard_gate import GradientGate, contributors
 from fedspill.defenses.wadm import Wadm, divergences
@@ -37,9 +34,12 @@ from fedspill.defenses.watch.thresholds import (
 from fedspill.defenses.watch.trial import roc_area
 from fedspill.errors import UsageError
 from fedspill.federation.local import state_of, train
-from fedspill.training import LocalTraining, Tensors, gradient
 from fedspill.messages import EVERYONE, SERVER, Message
+from fedspill.planting.closed_form import Shape, plant_neurons
+from fedspill.planting.dense_network import read_dense
+from fedspill.planting.targets import Targets
 from fedspill.seeds import generator
+from fedspill.training import LocalTraining, Tensors, gradient
 
 CLIENTS = [blobs(60, seed) for seed in range(4)]
 TRAINING = LocalTraining(lr=0.1, batch_size=10, epochs=2)

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from audit_kit import tiny
+from audit_kit import audit, tiny
 
 from fedspill.audit.defense_frontier import GOOD_ENOUGH
-from fedspill.audit.run_audit import audit
 
 
 def test_a_frozen_bias_is_not_recommended(tmp_path: Path) -> None:

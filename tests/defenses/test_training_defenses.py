@@ -20,9 +20,9 @@ from fedspill.errors import UsageError
 from fedspill.federation.guarded import GuardedTraining, clipped_mean, guarded
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import train
-from fedspill.training import LocalTraining, gradient
 from fedspill.seeds import generator
 from fedspill.trace import MemoryTrace, Origin
+from fedspill.training import LocalTraining, gradient
 
 SGD = LocalTraining(lr=0.1, batch_size=8, shuffle=False)
 

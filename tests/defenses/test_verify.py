@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from audit_kit import tiny
+from audit_kit import answered, audit, tiny
 from spine import recorded
 
-from fedspill.audit.run_audit import Quiet, Request, audit, run_audit
+from fedspill.audit.run_audit import Request
 from fedspill.defense import Defense, Wire
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
@@ -163,7 +163,7 @@ def test_an_audit_of_a_recording_holds_it_against_the_plan(tmp_path: Path) -> No
     claimed = tiny(attacks=["llbg"], defenses=[{"name": "clip-noise", "sigma": 0.1}])
     for explicit in (True, False):  # whether the plan also says what data and model were recorded
         request = Request(claimed, tmp_path / f"audit-{explicit}", trace=folder, explicit_plan=explicit)
-        result = run_audit(request, Quiet())
+        result = answered(request)
         (check,) = result["defense_checks"]
         assert (check["defense"], check["on"]) == ("clip-noise", False)
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from fedspill.cli import app
+from fedspill.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 

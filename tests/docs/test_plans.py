@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from audit_kit import audit
 
 from fedspill.deployment.plan import Plan, read_plan
-from fedspill.audit.run_audit import audit
 
 PLANS = Path(__file__).parents[2] / "examples" / "plans"
 LEAKS = {"single-gradients": ("inputs", "inputs"), "people": ("planted", "attributes"), "vertical": ("cafe", "inputs")}

@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
-from fedspill.training import LocalTraining
 from fedspill.federation.stacked import is_stackable, why_not_stackable
 from fedspill.federation.trainers import _GROUP
 from fedspill.messages import Message
 from fedspill.registry import make
+from fedspill.training import LocalTraining
 
 TRAININGS: dict[str, LocalTraining] = {
     "sgd": LocalTraining(batch_size=4),

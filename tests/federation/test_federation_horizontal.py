@@ -13,11 +13,11 @@ from fedspill.defense import ACCEPT, Defense, Site, Verdict
 from fedspill.errors import NotVisible, UnknownName, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of, train
-from fedspill.training import LocalTraining
 from fedspill.federation.trainers import training_rng
 from fedspill.messages import Message
 from fedspill.threat import CURIOUS_SERVER, CURIOUS_SERVER_SECAGG, EAVESDROPPER
 from fedspill.trace import Event, Keep, MemoryTrace, Origin, Recorder
+from fedspill.training import LocalTraining
 
 SIZES = (7, 13, 16, 9)
 TRAINING = LocalTraining(batch_size=4)

@@ -11,8 +11,8 @@ from torch.nn import functional
 from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import accuracy, load, state_of, train
-from fedspill.training import LocalTraining, gradient, loss_of
 from fedspill.seeds import generator
+from fedspill.training import LocalTraining, gradient, loss_of
 
 
 def rng(seed: int = 0) -> torch.Generator:

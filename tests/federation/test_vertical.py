@@ -11,11 +11,11 @@ from fedspill.dataset import Examples
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import UsageError
 from fedspill.federation.batches import circulant, membership, plan_batches, twins
-from fedspill.training import LocalTraining, gradient
 from fedspill.federation.vertical import Vertical, VerticalSettings
 from fedspill.messages import Message
 from fedspill.models.vertical import Columns, owner
 from fedspill.trace import Origin
+from fedspill.training import LocalTraining, gradient
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -15,7 +15,7 @@ from little import all_nodes
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from fedspill.cli import app
+from fedspill.cli.main import app
 
 
 def test_labels_from_the_global_models_of_two_rounds(tmp_path: Path, digits_app: Callable[[], Any]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedspill.leaks.labels.labels import Labels
 from fedspill.deployment.plan import check_plan
+from fedspill.leaks.labels.labels import Labels
 from fedspill.threat import adversary
 from fedspill.trace_folder import FolderTrace
 

@@ -15,8 +15,6 @@ from flwr.serverapp import ServerApp
 from inprocess import InProcess, run
 
 from fedspill.attack import Attack
-from fedspill.leaks.labels.labels import Labels
-from fedspill.leaks.labels.llbg import LLBG
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import FedspillError, Unfit, UsageError
@@ -24,6 +22,8 @@ from fedspill.federation.local import state_of
 from fedspill.flower.engine import FlowerFederation
 from fedspill.flower.plan_app import partitions
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.llbg import LLBG
 from fedspill.messages import AGGREGATOR
 from fedspill.threat import adversary, needs
 from fedspill.trace import MemoryTrace, Origin

@@ -22,11 +22,11 @@ from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.guard import Guard
 from fedspill.errors import UsageError
-from fedspill.training import LocalTraining
 from fedspill.flower import mod, record
 from fedspill.messages import Message as TraceMessage
 from fedspill.seeds import generator
 from fedspill.trace_folder import FolderTrace
+from fedspill.training import LocalTraining
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 from spine import federation, network, protocol_of, ragged_clients
 
 from fedspill.federation.horizontal import Settings
-from fedspill.training import LocalTraining
 from fedspill.trace_folder import FolderRecorder
+from fedspill.training import LocalTraining
 
 Lines = list[dict[str, Any]]
 

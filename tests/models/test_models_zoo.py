@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedspill import registry
 from fedspill.errors import UnknownName, UsageError
-from fedspill.models.activations import activation
 from fedspill.model_spec import ModelSpec
+from fedspill.models.activations import activation
 
 needs_torchvision = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fedspill.dataset import Dataset, Examples
-from fedspill.training import LocalTraining
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
+from fedspill.training import LocalTraining
 
 
 def bright_rows(number: int) -> Examples:

@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from fedspill.leaks.inputs.vertical.invert_features import Effort
 from fedspill.leaks.inputs.cafe import vouched
+from fedspill.leaks.inputs.vertical.invert_features import Effort
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run, published, tables
 

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedspill.attacks.active.experiment import PUBLISHED, Setting
-from fedspill.dataset import Dataset
 from fedspill.data.made_up_people import MadeUpPeople
+from fedspill.dataset import Dataset
 from fedspill.partitions.iid import IID
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run, tables
@@ -33,7 +32,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     def load(data: str, seed: int, folder: Path) -> Dataset:
         return people
 
-    monkeypatch.setitem(settings.SETTINGS, "people", Setting(IID(), 6, (150, 40), 200, 3))
+    monkeypatch.setitem(settings.SETTINGS, "people", settings.FederationSetting(IID(), 6, (150, 40), 200, 3))
     monkeypatch.setitem(settings.ATTRIBUTES, "people", ("secret",))
     monkeypatch.setattr(settings, "load", load)
     monkeypatch.setattr(found.measuring("benign"), "load", load)

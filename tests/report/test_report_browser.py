@@ -46,7 +46,7 @@ class Visit:
 @pytest.fixture(scope="module")
 def page_file(audited: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(html.render(audited[1]))
+    path.write_text(html.render(typed(audited[1])))
     return path
 
 
@@ -117,12 +117,12 @@ def test_fifty_hostile_strings_are_shown_as_text(
 ) -> None:
     result = audited[1]
     clean = tmp_path / "clean.html"
-    clean.write_text(html.render(every_string_is("harmless ", result)))
+    clean.write_text(html.render(typed(every_string_is("harmless ", result))))
     count = "document.querySelectorAll('*').length"
     elements = Visit(browser, clean).page.evaluate(count)
     for index, payload in enumerate(PAYLOADS):
         path = tmp_path / f"{index}.html"
-        path.write_bytes(html.render(every_string_is(payload, result)).encode())
+        path.write_bytes(html.render(typed(every_string_is(payload, result))).encode())
         visit = Visit(browser, path)
         assert visit.dialogs == [], payload
         assert visit.errors == [], payload

@@ -8,11 +8,12 @@ from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from audit_kit import tiny, write_plan
+from audit_kit import answered, tiny, typed, write_plan
 
-from fedspill.audit.run_audit import Quiet, Request, run_audit
+from fedspill.audit.run_audit import Request
 from fedspill.report import html, junit, markdown, sarif, svg
-from fedspill.report.outputs import NAMES, as_json, write_all
+from fedspill.report.json import as_text as as_json
+from fedspill.report.outputs import NAMES, write_all
 
 Audited = tuple[Path, dict[str, Any]]
 
@@ -23,7 +24,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     folder = tmp_path_factory.mktemp("written")
     plan_file = write_plan(folder / "plan.toml", attacks=["llbg"])
     request = Request(tiny(attacks=["llbg"]), folder / "out", plan_file=plan_file)
-    result = run_audit(request, Quiet())
+    result = answered(request)
     scored = next(finding for finding in result["findings"] if finding["status"] == "ok")
     for status, why in (("unscored", "its positive control failed"), ("errored", "raised ValueError")):
         empty = dict.fromkeys(("value", "low", "high", "chance"))
@@ -63,7 +64,7 @@ def test_json_has_the_documented_fields(audited: Audited) -> None:
 
 def test_every_output_is_written_whole_and_for_the_owner_only(audited: Audited, tmp_path: Path) -> None:
     also = {"sarif": tmp_path / "elsewhere.sarif"}
-    write_all(tmp_path, audited[1], also)
+    write_all(tmp_path, typed(audited[1]), also)
     for name in [*NAMES.values(), "elsewhere.sarif"]:
         assert (tmp_path / name).stat().st_size > 0
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
@@ -72,7 +73,7 @@ def test_every_output_is_written_whole_and_for_the_owner_only(audited: Audited, 
 
 def test_sarif(written: Audited) -> None:
     plan_file, result = written
-    document = json.loads(sarif.render(result))
+    document = json.loads(sarif.render(typed(result)))
     assert document["version"] == "2.1.0"
     (run,) = document["runs"]
     rules = run["tool"]["driver"]["rules"]
@@ -97,7 +98,7 @@ def test_sarif(written: Audited) -> None:
 
 def test_junit_never_passes_what_did_not_run(written: Audited) -> None:
     _, result = written
-    root = fromstring(junit.render(result))
+    root = fromstring(junit.render(typed(result)))
     cases = {(suite.get("name"), case.get("name")): case for suite in root for case in suite}
     assert len(cases) == len(result["findings"])
     assert cases["curious-server", "llbg"].find("failure") is not None
@@ -109,13 +110,13 @@ def test_junit_never_passes_what_did_not_run(written: Audited) -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "2")
     gated = {**result, "plan": {**result["plan"], "fail_on": "critical"}}
     level = next(f["severity"] for f in result["findings"] if f["status"] == "ok")
-    again = fromstring(junit.render(gated)).findall(".//failure")
+    again = fromstring(junit.render(typed(gated))).findall(".//failure")
     assert len(again) == (1 if level == "critical" else 0)
 
 
 def test_markdown(written: Audited) -> None:
     _, result = written
-    text = markdown.render(result)
+    text = markdown.render(typed(result))
     assert text.startswith("## Fedspill: worst finding")
     assert "which is not a pass" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -123,7 +124,7 @@ def test_markdown(written: Audited) -> None:
 
 
 def test_the_page_has_no_script_and_a_policy(audited: Audited) -> None:
-    page = html.render(audited[1])
+    page = html.render(typed(audited[1]))
     assert "default-src 'none'" in page
     assert "<script" not in page
     assert " on" not in [part[:3] for part in page.split("<")[1:]]

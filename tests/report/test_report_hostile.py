@@ -14,9 +14,9 @@ from xml.etree.ElementTree import fromstring
 import numpy as np
 import pytest
 import torch
-from audit_kit import HEAD, attack_code, here, plug_in, tiny, write_plan
+from audit_kit import HEAD, answered, attack_code, here, plug_in, tiny, typed, write_plan
 
-from fedspill.audit.run_audit import Quiet, Request, run_audit
+from fedspill.audit.run_audit import Request
 from fedspill.messages import Message
 from fedspill.report import html, junit, markdown, sarif
 from fedspill.report.outputs import NAMES, write_all
@@ -118,16 +118,16 @@ def test_there_are_fifty() -> None:
 def test_shown_as_text_in_every_format(audited: tuple[Path, Result], payload: str, tmp_path: Path) -> None:
     result = every_string_is("harmless ", audited[1])
     hostile = every_string_is(payload, audited[1])
-    clean, attacked = elements(html.render(result)), elements(html.render(hostile))
+    clean, attacked = elements(html.render(typed(result))), elements(html.render(typed(hostile)))
     assert attacked.tags == clean.tags
     assert attacked.attributes == clean.attributes
     assert all(link.startswith("#") for link in attacked.links)
-    fromstring(junit.render(hostile))
-    json.loads(sarif.render(hostile))
-    shown = markdown.render(hostile)
-    assert len(shown.splitlines()) == len(markdown.render(result).splitlines())
+    fromstring(junit.render(typed(hostile)))
+    json.loads(sarif.render(typed(hostile)))
+    shown = markdown.render(typed(hostile))
+    assert len(shown.splitlines()) == len(markdown.render(typed(result)).splitlines())
     assert not re.search(r"(?<!\\)[<@]|(?<!\\)\]\(", shown)
-    write_all(tmp_path, hostile, {})
+    write_all(tmp_path, typed(hostile), {})
     for name in NAMES.values():
         content = (tmp_path / name).read_bytes()
         assert b"\x1b" not in content
@@ -238,8 +238,8 @@ def traces_of(image: np.ndarray) -> list[bytes]:
 
 def test_data_are_shown_on_request_only(audited: tuple[Path, Result], tmp_path: Path) -> None:
     plan = tiny(attacks=["llbg"], adversaries=["curious-server"])
-    shown = run_audit(Request(plan, tmp_path / "shown", show_data=True), Quiet())
+    shown = answered(Request(plan, tmp_path / "shown", show_data=True))
     private = [item for finding in shown["findings"] for item in finding["evidence"] if item["private"]]
     assert [item["title"] for item in private] == ["Labels of one client"]
-    assert "shown on request" in html.render(shown)
+    assert "shown on request" in html.render(typed(shown))
     assert not any(item["private"] for finding in audited[1]["findings"] for item in finding["evidence"])

@@ -8,7 +8,6 @@ from typing import ClassVar, final
 
 import torch
 
-from fedspill.leaks.inputs.vertical.invert_features import Effort
 from fedspill.dataset import Dataset
 from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
@@ -17,11 +16,12 @@ from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.defenses.quantization import Quantization
 from fedspill.federation.local import accuracy
-from fedspill.training import LocalTraining, loss_of
 from fedspill.federation.vertical import Vertical, VerticalSettings
+from fedspill.leaks.inputs.vertical.invert_features import Effort
 from fedspill.models.cafe_towers import CafeTowers
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import seed_of
+from fedspill.training import LocalTraining, loss_of
 
 from .cells import Cell
 from .federation import Setup, stock

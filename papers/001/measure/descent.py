@@ -11,17 +11,17 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.vertical.cuda_graphs import recorded
-from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants, Published
 from fedspill.dataset import Dataset
 from fedspill.federation.batches import plan_batches
 from fedspill.federation.local import accuracy
-from fedspill.training import loss_of
 from fedspill.intervals import mean_interval
-from fedspill.metric import Score
 from fedspill.leaks.inputs.tile_metrics import tile_psnr
+from fedspill.leaks.inputs.vertical.cuda_graphs import recorded
+from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants, Published
+from fedspill.metric import Score
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import generator
+from fedspill.training import loss_of
 
 from .cells import Cell, row
 from .federation import Setup, stock

@@ -9,18 +9,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.vertical.invert_features import Effort
-from fedspill.leaks.inputs.vertical.server_observations import Observed, observe
-from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.data.cifar10 import Cifar10
 from fedspill.data.fashion_mnist import FashionMnist
 from fedspill.data.mnist import Mnist
 from fedspill.data.yale import Yale
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.defense import Defense
 from fedspill.errors import DataMissing
 from fedspill.federation.batches import Batching
-from fedspill.training import LocalTraining
 from fedspill.federation.vertical import Vertical, VerticalSettings
+from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.leaks.inputs.vertical.server_observations import Observed, observe
 from fedspill.messages import Message
 from fedspill.models.cafe_towers import CafeTowers
 from fedspill.models.vertical import VerticalNet, vertical_net
@@ -28,6 +27,7 @@ from fedspill.reproduce import Run
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import VERTICAL_SERVER
 from fedspill.trace import Event, MemoryTrace, Origin, Recorder
+from fedspill.training import LocalTraining
 
 SOURCES: dict[str, DataSource] = {
     "mnist": Mnist(),

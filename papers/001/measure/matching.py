@@ -8,16 +8,16 @@ from typing import ClassVar, final
 
 import torch
 
+from fedspill.dataset import Dataset
+from fedspill.intervals import mean_interval
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
 from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
-from fedspill.dataset import Dataset
-from fedspill.training import loss_of
-from fedspill.intervals import mean_interval
-from fedspill.metric import Score
 from fedspill.leaks.inputs.tile_metrics import tile_psnr
+from fedspill.metric import Score
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import generator
+from fedspill.training import loss_of
 
 from .cells import Cell, row
 from .federation import Setup, stock

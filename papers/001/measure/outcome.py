@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.cafe import Recovered, recover, recover_faked, recover_moving, vouched
 from fedspill.dataset import Dataset, Examples
 from fedspill.intervals import mean_interval
-from fedspill.metric import Score
+from fedspill.leaks.inputs.cafe import Recovered, recover, recover_faked, recover_moving, vouched
 from fedspill.leaks.inputs.tile_metrics import tile_psnr
+from fedspill.metric import Score
 from fedspill.reproduce import Run
 from fedspill.seeds import generator
 

@@ -11,9 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.attacks.active.adaptive import part_way
+from fedspill.defenses.guard_gate import GradientGate
+from fedspill.federation.local import train
+from fedspill.models.mlp import Mlp
 from fedspill.planting.closed_form import Shape, neurons, plant_neurons
-from fedspill.attacks.active.experiment import (
+from fedspill.seeds import generator
+from fedspill.training import Tensors
+
+from .adaptive_plants import part_way
+from .experiment import (
     FOR_SGD,
     SGD,
     Repetition,
@@ -23,12 +29,6 @@ from fedspill.attacks.active.experiment import (
     score_of,
     through_a_round,
 )
-from fedspill.defenses.guard_gate import GradientGate
-from fedspill.federation.local import train
-from fedspill.training import Tensors
-from fedspill.models.mlp import Mlp
-from fedspill.seeds import generator
-
 from .readings import numbers
 from .settings import Case, model_area, on_cpu, trained
 from .watching import Watchman, sent, watchman

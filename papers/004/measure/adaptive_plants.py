@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from fedspill.errors import NotApplicable
 from fedspill.planting.closed_form import Shape
 from fedspill.planting.dense_network import Dense
 from fedspill.planting.targets import Targets
-from fedspill.errors import NotApplicable
 from fedspill.training import Tensors
 
 

@@ -10,16 +10,16 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from fedspill.planting.dense_network import Dense, read_dense
-from fedspill.attacks.active.experiment import ADAM, next_round
 from fedspill.dataset import Examples
 from fedspill.defenses.guard import Guard
 from fedspill.federation.local import state_of
-from fedspill.training import Tensors
 from fedspill.models.mlp import Mlp
 from fedspill.partitions.shares import share_out
+from fedspill.planting.dense_network import Dense, read_dense
 from fedspill.seeds import generator, seed_of
+from fedspill.training import Tensors
 
+from .experiment import ADAM, next_round
 from .settings import Case, load
 from .trial import Trial, wadm_says
 from .watching import Watchman, sent, values_of

@@ -9,20 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.attacks.active.adaptive import plant_frozen_row
-from fedspill.planting.closed_form import Shape, neurons, plant_neurons
-from fedspill.planting.dense_network import Dense, read_dense, signals
-from fedspill.attacks.active.many_rounds import aggregates
-from fedspill.planting.read_sums import contrast
-from fedspill.planting.targets import Targets
-from fedspill.planting.trained_neurons import AMI, AaiRecipe, AmiRecipe, align, train_aai, train_ami
 from fedspill.dataset import Dataset, Examples
 from fedspill.federation.local import state_of
-from fedspill.training import LocalTraining, Tensors
 from fedspill.models.mlp import Mlp
 from fedspill.partition import Partition
 from fedspill.partitions.shares import share_out
+from fedspill.planting.closed_form import Shape, neurons, plant_neurons
+from fedspill.planting.dense_network import Dense, read_dense, signals
+from fedspill.planting.read_sums import contrast
+from fedspill.planting.targets import Targets
+from fedspill.planting.trained_neurons import AMI, AaiRecipe, AmiRecipe, align, train_aai, train_ami
 from fedspill.seeds import generator, seed_of
+from fedspill.training import LocalTraining, Tensors
+
+from .adaptive_plants import plant_frozen_row
+from .many_rounds import aggregates
 
 UNDERFLOW = -103.97  # the authors' "null" gradient: exp is 0 in single precision below it
 _ROOM = 80_000_000  # numbers of models that train side by side
@@ -42,7 +43,7 @@ CLOSED: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class FederationSetting:
     """What a data set's federation looks like in the paper."""
 
     partition: Partition
@@ -89,7 +90,7 @@ class Repetition:
 
 def repeat(
     dataset: Dataset,
-    setting: Setting,
+    setting: FederationSetting,
     seed: int,
     *,
     elu: bool,

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from scipy import stats
 
-from fedspill.leaks.attributes.metrics import MAX_FPR, area_interval, restricted_area
 from fedspill.reproduce import By
+from fedspill.roc_area import MAX_FPR, area_interval, restricted_area
 
 Line: TypeAlias = Mapping[str, Any]
 CONFIDENCE = 0.9  # the paper's

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedspill.planting.dense_network import Dense
 from fedspill.dataset import Examples
 from fedspill.errors import UsageError
-from fedspill.training import LocalTraining, Tensors
 from fedspill.federation.trainers import training_rng
+from fedspill.planting.dense_network import Dense
+from fedspill.training import LocalTraining, Tensors
 
 
 @torch.no_grad()

@@ -12,9 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedspill.defenses.wadm import divergences
 from fedspill.planting.closed_form import neurons, plant_neurons
 from fedspill.planting.dense_network import signals
-from fedspill.attacks.active.experiment import (
+from fedspill.planting.imputation import impute
+from fedspill.planting.trained_neurons import train_aai, train_ami
+from fedspill.seeds import generator
+from fedspill.training import Tensors
+
+from .experiment import (
     ADAM,
     CLOSED,
     FOR_ADAM,
@@ -31,12 +37,6 @@ from fedspill.attacks.active.experiment import (
     score_of,
     through_a_round,
 )
-from fedspill.planting.imputation import impute
-from fedspill.planting.trained_neurons import train_aai, train_ami
-from fedspill.defenses.wadm import divergences
-from fedspill.training import Tensors
-from fedspill.seeds import generator
-
 from .settings import Case, model_area, trained
 
 

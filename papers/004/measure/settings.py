@@ -8,22 +8,23 @@ from pathlib import Path
 
 import torch
 
-from fedspill.attacks.active.experiment import Repetition, Setting, repeat
 from fedspill.data.adult_users import AdultUsers
-from fedspill.dataset import Dataset, Examples
 from fedspill.data.cop_mode_standin import CopModeStandin
+from fedspill.dataset import Dataset, Examples
 from fedspill.defenses.watch.trial import roc_area
-from fedspill.training import Tensors
 from fedspill.partitions.by_user import ByUser
 from fedspill.partitions.iid import IID
+from fedspill.training import Tensors
+
+from .experiment import FederationSetting, Repetition, repeat
 
 SEED = 2024  # the first held-out repetition; development used 100 to 103
 DATA = ("adult", "cop-mode stand-in", "celeba")
 SETTINGS = {
-    "adult": Setting(ByUser(), 93, (128, 64), 5000, 5),
-    "adult, every column": Setting(ByUser(), 93, (128, 64), 5000, 5),
-    "cop-mode stand-in": Setting(ByUser(), 93, (128, 64), 5000, 5),
-    "celeba": Setting(IID(), 10, (1024, 512), 300, 2),
+    "adult": FederationSetting(ByUser(), 93, (128, 64), 5000, 5),
+    "adult, every column": FederationSetting(ByUser(), 93, (128, 64), 5000, 5),
+    "cop-mode stand-in": FederationSetting(ByUser(), 93, (128, 64), 5000, 5),
+    "celeba": FederationSetting(IID(), 10, (1024, 512), 300, 2),
 }
 ATTRIBUTES = {
     "adult": ("sex=Male", "marital-status=Married-civ-spouse", "native-country=United-States"),
@@ -53,7 +54,7 @@ class Case:
         return self.attribute or ATTRIBUTES[self.data][0]
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> FederationSetting:
         return SETTINGS[self.data]
 
     def cells(self) -> dict[str, str | int | bool]:

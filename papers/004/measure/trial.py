@@ -7,11 +7,11 @@ from typing import final
 
 import torch
 
-from fedspill.planting.dense_network import Dense
 from fedspill.dataset import Examples
 from fedspill.defenses.badacc import rose
 from fedspill.defenses.wadm import divergences
 from fedspill.defenses.watch.trial import errors_of, roc_area
+from fedspill.planting.dense_network import Dense
 from fedspill.training import Tensors
 
 from .settings import on_cpu

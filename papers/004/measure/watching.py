@@ -10,13 +10,13 @@ from typing import Any, final
 
 from torch import Tensor
 
-from fedspill.attacks.active.experiment import FOR_SGD, PUBLISHED, Recipes, Repetition, plants
 from fedspill.defense import Site, Verdict
 from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.watch.statistics import read_change
-from fedspill.training import Tensors
 from fedspill.messages import EVERYONE, SERVER, Message
+from fedspill.training import Tensors
 
+from .experiment import FOR_SGD, PUBLISHED, Recipes, Repetition, plants
 from .settings import Case, on_cpu, trained
 from .trial import Trial, wadm_says
 
