@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
+from fedspill.leaks.inputs.errors import CannotRecover, UnsoundMessage
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.search.batch_norm import BatchNorms, read_batch_norms
 from fedspill.messages import Message
@@ -110,10 +111,12 @@ def cases_of(view: View, most: int, rng: torch.Generator) -> tuple[list[Case], l
     # Drawn over all messages, so that an unsound one does not change who else is looked at.
     for index in torch.randperm(len(messages), generator=rng).tolist():
         message = messages[index]
-        made = _case(message, models.get(message.round), view)
-        if isinstance(made, str):
-            notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {made}")
-        elif len(found) < most:
+        try:
+            made = _case(message, models.get(message.round), view)
+        except UnsoundMessage as fault:
+            notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {fault.problem}")
+            continue
+        if len(found) < most:
             found.append(made)
             if made.norms.note:
                 notes.append(f"{message.sender} in round {message.round}: its {made.norms.note}")
@@ -137,18 +140,17 @@ def guess_of(cases: Sequence[Case], answers: Sequence[Answer], notes: Sequence[s
     )
 
 
-def contradiction(case: Case) -> str:
-    """Why the gradient cannot come from as many samples as is said, or empty: its rank is too large for a search.
+def refuse_contradiction(case: Case) -> None:
+    """Raises CannotRecover where the gradient has too many directions to come from as many samples as is said.
 
     The last linear layer has one direction for each sample of one pass; noise fills the others.
     """
     last = [name for name, module in case.model.named_modules() if isinstance(module, nn.Linear)]
     if not last or case.schedule.epochs > 1:
-        return ""
+        return
     sizes = torch.linalg.svdvals(case.gradients[f"{last[-1]}.weight"])
     if len(sizes) > case.samples and float(sizes[case.samples]) > MOST_TAIL * float(sizes[0]):
-        return f"the gradient is not that of {case.samples} samples: noise, or more of them"
-    return ""
+        raise CannotRecover(f"the gradient is not that of {case.samples} samples: noise, or more of them")
 
 
 def sample_shape(view: View, case: Case) -> tuple[int, ...] | None:
@@ -168,26 +170,28 @@ def _labels(answer: Answer) -> Tensor:
     return answer.labels if answer.labels is not None else torch.full((len(answer.samples),), -1, dtype=torch.int64)
 
 
-def _case(message: Message, model: nn.Module | None, view: View) -> Case | str:
-    """A sound message with its model, or what is wrong with it."""
+def _case(message: Message, model: nn.Module | None, view: View) -> Case:
+    """A sound message with its model; UnsoundMessage says what is wrong with any other."""
     if model is None:
-        return "has no recorded model of its round"
+        raise UnsoundMessage("has no recorded model of its round")
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in trained.items():
         if name not in message.tensors:
-            return f"does not hold {name}"
+            raise UnsoundMessage(f"does not hold {name}")
         tensor = message.tensors[name]
         if tensor.shape != parameter.shape or not tensor.is_floating_point():
-            return f"has shape {tuple(tensor.shape)} of {tensor.dtype} at {name!r}, expected {tuple(parameter.shape)}"
+            raise UnsoundMessage(
+                f"has shape {tuple(tensor.shape)} of {tensor.dtype} at {name!r}, expected {tuple(parameter.shape)}"
+            )
     gradients = {name: message.tensors[name].double() for name in trained}
     size = torch.stack([tensor.square().sum() for tensor in gradients.values()]).sum()
     if not bool(torch.isfinite(size)) or float(size) > 1e60:
-        return "has NaN, infinite or absurd values"
+        raise UnsoundMessage("has NaN, infinite or absurd values")
     if float(size) < 1e-60:
-        return "is all zero"
+        raise UnsoundMessage("is all zero")
     examples = message.info.get("examples", 1)
     if type(examples) is not int or not 1 <= examples <= MOST_SAMPLES:
-        return f"says that it comes from {examples!r} examples"
+        raise UnsoundMessage(f"says that it comes from {examples!r} examples")
     lr, schedule, plain = _steps(message, examples, view)
     if lr is not None:
         gradients = {name: tensor / -lr for name, tensor in gradients.items()}
@@ -197,7 +201,7 @@ def _case(message: Message, model: nn.Module | None, view: View) -> Case | str:
     counted = view.has("batch_size") or not is_update(message)
     shape = sample_shape(view, case)
     norms = read_batch_norms(case.model, message.tensors, gradients, schedule, shape, counted=counted)
-    return norms if isinstance(norms, str) else replace(case, norms=norms)
+    return replace(case, norms=norms)
 
 
 def _steps(message: Message, examples: int, view: View) -> tuple[float | None, Schedule, bool]:

@@ -10,6 +10,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
+
 
 class Between(ABC):
     """A differentiable map R^m -> R^m of one sample, such as an activation, with or without a layer norm before it."""
@@ -95,17 +97,19 @@ _ELEMENTWISE = (
 )
 
 
-def between_of(modules: list[nn.Module]) -> Between | str:
-    """The map that these modules make of a single sample, in float64; or why there is none."""
+def between_of(modules: list[nn.Module]) -> Between:
+    """The map that these modules make of a single sample, in float64; raises CannotRecover where there is none."""
     active = [module for module in modules if not isinstance(module, nn.Dropout | nn.Flatten | nn.Identity)]
     dropped = [m for m in modules if isinstance(m, nn.Dropout) and m.p > 0]
     if dropped:
-        return "dropout between the first two layers switches units off at random"
+        raise CannotRecover("dropout between the first two layers switches units off at random")
     for module in active:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            return "batch normalisation between the first two layers mixes the samples of a step"
+            raise CannotRecover("batch normalisation between the first two layers mixes the samples of a step")
         if not isinstance(module, (*_ELEMENTWISE, nn.LayerNorm)):
-            return f"{type(module).__name__} between the first two layers is not known to treat samples one by one"
+            raise CannotRecover(
+                f"{type(module).__name__} between the first two layers is not known to treat samples one by one"
+            )
     chain = nn.Sequential(*active).double().eval()
     for parameter in chain.parameters():
         parameter.requires_grad_(False)

@@ -77,7 +77,6 @@ def scales_without_bias(model: nn.Module, pair: Pair, x: Tensor, delta: Tensor, 
 def _above(model: nn.Module, first: str) -> nn.Sequential:
     """What the network does with the values of its layer `first`."""
     chain = chain_of(model)
-    assert not isinstance(chain, str)
     after = [name for name, _ in chain].index(first) + 1
     return nn.Sequential(*(module for _, module in chain[after:]))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import Between, between_of
 
 
@@ -30,38 +31,36 @@ class Pair:
     between: Between
 
 
-def leading_pair(model: nn.Module) -> Pair | str:
-    """The pair of a network that is a chain of modules, else why it has none."""
+def leading_pair(model: nn.Module) -> Pair:
+    """The pair of a network that is a chain of modules; raises CannotRecover where it has none."""
     chain = chain_of(model)
-    if isinstance(chain, str):
-        return chain
     linear = [index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
     if len(linear) < 2:
-        return "the network has fewer than two linear layers"
+        raise CannotRecover("the network has fewer than two linear layers")
     one, two = linear[:2]
     if any(not isinstance(module, nn.Flatten | nn.Identity) for _, module in chain[:one]):
-        return f"the first linear layer does not read the input itself ({type(chain[0][1]).__name__} comes before it)"
+        raise CannotRecover(
+            f"the first linear layer does not read the input itself ({type(chain[0][1]).__name__} comes before it)"
+        )
     between = between_of([copy.deepcopy(module) for _, module in chain[one + 1 : two]])
-    if isinstance(between, str):
-        return between
     return Pair(_linear(*chain[one]), _linear(*chain[two]), between)
 
 
-def chain_of(model: nn.Module) -> list[tuple[str, nn.Module]] | str:
-    """The leaf modules of nested nn.Sequential in the order they run, by name."""
+def chain_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The leaf modules of nested nn.Sequential in the order they run, by name; CannotRecover for other networks."""
     if not isinstance(model, nn.Sequential):
-        return f"{type(model).__name__} is not a chain of modules (nn.Sequential), so what runs after what is not known"
+        raise CannotRecover(
+            f"{type(model).__name__} is not a chain of modules (nn.Sequential), so what runs after what is not known"
+        )
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_children():
         if isinstance(module, nn.Sequential):
-            inner = chain_of(module)
-            assert not isinstance(inner, str)
-            found += [(f"{name}.{under}", leaf) for under, leaf in inner]
+            found += [(f"{name}.{under}", leaf) for under, leaf in chain_of(module)]
         else:
             found.append((name, module))
     seen = [id(module) for _, module in found if list(module.parameters(recurse=False))]
     if len(set(seen)) < len(seen):
-        return "a layer is used more than once"
+        raise CannotRecover("a layer is used more than once")
     return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import Certificate, certify
 from fedspill.leaks.inputs.exact.leading_layers import Pair, at_weights
 from fedspill.leaks.inputs.exact.two_linear_layers import Effort, Observed, Recovered, recover
@@ -44,10 +45,10 @@ def walk(
     classes: int,
     rng: torch.Generator,
     effort: Effort | None = None,
-) -> Walked | str:
+) -> Walked:
     """`summed` is the sum of the step gradients by name (minus the update over lr), `sizes` the samples of each step.
 
-    `model` is the one that was sent, in float64.
+    `model` is the one that was sent, in float64. Raises CannotRecover where not even the first step is found.
     """
     model, rest = copy.deepcopy(model), {name: tensor.clone() for name, tensor in summed.items()}
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -56,8 +57,6 @@ def walk(
         left = sum(sizes[number:])
         now = at_weights(pair, {name: value.detach().clone() for name, value in model.named_parameters()})
         found = _roots(now, seen_in(rest, pair), left, size, rng, effort)
-        if isinstance(found, str):
-            return found
         if len(found.x) < size:
             break
         certificate = _check(model, now, found)
@@ -73,7 +72,7 @@ def walk(
                 model.get_parameter(name).sub_(lr * gradient)
                 rest[name] = rest[name] - gradient
     if not steps:
-        return f"no sample of the first of {len(sizes)} local steps was found"
+        raise CannotRecover(f"no sample of the first of {len(sizes)} local steps was found")
     x, labels, residual, error = (torch.cat(parts) for parts in zip(*steps, strict=True))
     return Walked(x, labels, residual, error, sum(sizes))
 
@@ -84,13 +83,11 @@ def seen_in(gradients: Mapping[str, Tensor], pair: Pair) -> Observed:
     return Observed(gradients[pair.first.weight_name].double(), bias, gradients[pair.second.weight_name].double())
 
 
-def _roots(
-    pair: Pair, seen: Observed, left: int, size: int, rng: torch.Generator, effort: Effort | None
-) -> Recovered | str:
+def _roots(pair: Pair, seen: Observed, left: int, size: int, rng: torch.Generator, effort: Effort | None) -> Recovered:
     """Enough roots for a step, at the smallest tolerance that gives them."""
     found = recover(pair, seen, rng, left, effort, enough=size)
     for tolerance in LADDER:
-        if isinstance(found, str) or len(found.x) >= size:
+        if len(found.x) >= size:
             break
         found = recover(pair, seen, rng, left, effort, tolerance, enough=size)
     return found

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.leaks.inputs.exact.convolution_chain import Inverse, inverse, linear_input
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.convolution_chain import inverse, linear_input
 from fedspill.leaks.inputs.exact.leading_layers import chain_of
 from fedspill.leaks.inputs.search.objectives import SquaredDistance
 from fedspill.leaks.inputs.search.optimizers import Lbfgs
@@ -39,11 +40,9 @@ class Features:
     noise: float  # relative
 
 
-def sample_by_features(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor | str:
-    """The sample (*shape) in float64 whose features are those seen, as near as the search comes; or why none can be."""
+def sample_by_features(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    """The sample (*shape) in float64 whose features are those seen, as near as the search comes."""
     known = known_features(model, gradients)
-    if isinstance(known, str):
-        return known
     nothing = torch.ones(1, 1)  # labels play no part
     tries = []
     for recipe in (SEARCH, GUARDED):
@@ -56,27 +55,23 @@ def sample_by_features(model: nn.Module, gradients: Mapping[str, Tensor], shape:
     return min(tries, key=lambda found: float(found.loss)).x[0, 0].double()
 
 
-def known_features(model: nn.Module, gradients: Mapping[str, Tensor]) -> Features | str:
-    """The input of the first linear layer, and that of the convolution below it in the directions of its delta."""
+def known_features(model: nn.Module, gradients: Mapping[str, Tensor]) -> Features:
+    """The input of the first linear layer, and that of the convolution below it in the directions of its delta.
+
+    Raises CannotRecover where the network does not give them.
+    """
     chain = chain_of(copy.deepcopy(model))
-    if isinstance(chain, str):
-        return chain
-    top = linear_input(chain, gradients)
-    if isinstance(top, str):
-        return top
-    linear, fed, sent = top
+    linear, fed, sent = linear_input(chain, gradients)
     at = max((i for i, (_, module) in enumerate(chain[:linear]) if isinstance(module, nn.Conv2d)), default=None)
     if at is None:
-        return "there is no convolution below the first linear layer"
+        raise CannotRecover("there is no convolution below the first linear layer")
     noise = _noise(gradients[f"{chain[linear][0]}.weight"].double())
     slope = _slope([module for _, module in chain[at + 1 : linear]], fed, noise)
-    if isinstance(slope, str):
-        return slope
     name, layer = chain[at]
     assert isinstance(layer, nn.Conv2d)
     padding = layer.padding
     if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(padding, str):
-        return "a convolution with groups, or padding other than zeros, is not solved for"
+        raise CannotRecover("a convolution with groups, or padding other than zeros, is not solved for")
     delta = (sent * slope).reshape(layer.out_channels, -1)
     left, sizes, right = torch.linalg.svd(delta, full_matrices=False)
     rank = int((sizes > max(FAINT, 10 * noise) * sizes[0]).sum()) if float(sizes[0]) > 0 else 0
@@ -100,12 +95,11 @@ def _noise(gradient: Tensor) -> float:
     return float(sizes[1] / sizes[0]) if len(sizes) > 1 and float(sizes[0]) > 0 else 0.0
 
 
-def _slope(modules: list[nn.Module], fed: Tensor, noise: float) -> Tensor | str:
+def _slope(modules: list[nn.Module], fed: Tensor, noise: float) -> Tensor:
     """The slope of the activation whose output is `fed`, all of these modules taken together."""
     active = [module for module in modules if not isinstance(module, nn.Flatten | nn.Identity | nn.Dropout)]
     if len(active) > 1:
-        return "more than one activation lies between the last convolution and the first linear layer"
+        raise CannotRecover("more than one activation lies between the last convolution and the first linear layer")
     if not active:
         return torch.ones_like(fed)
-    found: Inverse | str = inverse(active[0], fed, 4 * noise * float(fed.square().mean().sqrt()))
-    return found if isinstance(found, str) else found[1]
+    return inverse(active[0], fed, 4 * noise * float(fed.square().mean().sqrt()))[1]

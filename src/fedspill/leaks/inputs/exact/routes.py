@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import (
     certify,
     copies,
@@ -34,33 +35,35 @@ def exact_answer(
     """Exact recovery where the network and the number of samples allow it; else why not."""
     if case.samples == 1 and case.steps == 1:
         return _single(case, shape, classes)
-    pair = leading_pair(case.model)
-    if isinstance(pair, str):
-        return Answer.none(f"exact recovery of {_plural(case)} does not apply: {pair}", tried=False)
-    reason = _too_many(case, pair)
-    if reason:
-        return Answer.none(f"exact recovery does not apply: {reason}", tried=False)
+    try:
+        pair = leading_pair(case.model)
+    except CannotRecover as refusal:
+        return Answer.none(f"exact recovery of {_plural(case)} does not apply: {refusal.problem}", tried=False)
+    try:
+        _refuse_too_many(case, pair)
+    except CannotRecover as refusal:
+        return Answer.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if case.steps == 1:
         return _batch(case, pair, shape, effort, rng)
     return _steps(case, pair, shape, classes, effort, rng)
 
 
-def _too_many(case: Case, pair: Pair) -> str:
-    """Why the layers cannot hold so many samples, or that their steps cannot be followed; empty if they can."""
+def _refuse_too_many(case: Case, pair: Pair) -> None:
+    """Raises CannotRecover where the layers cannot hold so many samples, or their steps cannot be followed."""
     units, features = pair.first.weight.shape
     room = min(units, features, len(pair.second.weight)) - 1
     if case.samples > room:
-        return f"{case.samples} samples do not fit into the first two layers, which hold {room}"
+        raise CannotRecover(f"{case.samples} samples do not fit into the first two layers, which hold {room}")
     if case.steps > 1 and (case.schedule.epochs > 1 or not case.plain):
-        return "local steps are followed only through one pass of plain SGD at a known learning rate"
-    return ""
+        raise CannotRecover("local steps are followed only through one pass of plain SGD at a known learning rate")
 
 
 def _batch(case: Case, pair: Pair, shape: tuple[int, ...] | None, effort: Effort, rng: torch.Generator) -> Answer:
     """All samples of one step."""
-    found = recover(pair, seen_in(case.gradients, pair), rng, case.samples, effort)
-    if isinstance(found, str):
-        return Answer.none(f"exact recovery does not apply: {found}", tried=False)
+    try:
+        found = recover(pair, seen_in(case.gradients, pair), rng, case.samples, effort)
+    except CannotRecover as refusal:
+        return Answer.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if not len(found.x):
         return Answer.none(
             f"no sample is a root of the span condition: the search gave up on {_plural(case)}", tried=True
@@ -81,9 +84,10 @@ def _steps(
     """All samples of several local steps, one step after the other."""
     assert case.lr is not None
     flat = shape or (pair.first.weight.shape[1],)
-    found = walk(case.model, pair, case.gradients, case.schedule.sizes(), case.lr, flat, classes, rng, effort)
-    if isinstance(found, str):
-        return Answer.none(found, tried=True)
+    try:
+        found = walk(case.model, pair, case.gradients, case.schedule.sizes(), case.lr, flat, classes, rng, effort)
+    except CannotRecover as refusal:
+        return Answer.none(refusal.problem, tried=True)
     return _answer(found.x, (found.error < CERTAIN) & (not is_scale_free(pair)), found.labels, shape)
 
 
@@ -98,19 +102,21 @@ def _single(case: Case, shape: tuple[int, ...] | None, classes: int) -> Answer:
     best: tuple[float, Tensor, int, bool] | None = None
     model = case.as_run
     for route, bar in ROUTES:
-        found = route(model, case.gradients, shape)
-        if isinstance(found, str):
-            reasons.append(found)
-        elif not bool(torch.isfinite(found).all()):
+        try:
+            found = route(model, case.gradients, shape)
+        except CannotRecover as refusal:
+            reasons.append(refusal.problem)
+            continue
+        if not bool(torch.isfinite(found).all()):
             reasons.append("the layers' equations have no finite solution")
-        else:
-            found = case.in_contrast(found[None])[0]
-            label, missed = _best_label(case, model, found, classes)
-            certain = missed < bar and case.can_vouch(found[None])
-            if best is None or missed < best[0]:
-                best = (missed, found, label, certain)
-            if certain:
-                break
+            continue
+        found = case.in_contrast(found[None])[0]
+        label, missed = _best_label(case, model, found, classes)
+        certain = missed < bar and case.can_vouch(found[None])
+        if best is None or missed < best[0]:
+            best = (missed, found, label, certain)
+        if certain:
+            break
     if best is None:
         return Answer.none(f"exact recovery of one sample does not apply: {reasons[0]}", tried=False)
     missed, x, label, certain = best

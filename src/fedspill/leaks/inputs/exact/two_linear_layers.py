@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.gradient_rank import Spectrum, leading, spectrum_of
 from fedspill.leaks.inputs.exact.leading_layers import Pair
 from fedspill.leaks.inputs.exact.sample_roots import SpanProblem, descend, find_roots, is_known, usual_scale
@@ -68,21 +69,23 @@ class Basis:
         return self.first.rank
 
 
-def basis_of(pair: Pair, seen: Observed, told: int | None, rng: torch.Generator) -> Basis | str:
-    """The dimensions that the samples span, or why they cannot be told; `told` is how many there are said to be.
+def basis_of(pair: Pair, seen: Observed, told: int | None, rng: torch.Generator) -> Basis:
+    """The dimensions that the samples span; `told` is how many there are said to be. Raises CannotRecover.
 
     Fewer directions than samples are samples that occur twice; more are a lie about their number.
     """
     first = spectrum_of(seen.first, told, rng)
     if first is None:
-        return "the first layer's gradient has no clear rank: noise, drift, or more samples than units"
+        raise CannotRecover("the first layer's gradient has no clear rank: noise, drift, or more samples than units")
     if told is not None and first.rank > told:
-        return f"the gradient has {first.rank} directions, so it does not come from {told} samples in one step"
+        raise CannotRecover(
+            f"the gradient has {first.rank} directions, so it does not come from {told} samples in one step"
+        )
     rows, columns = seen.first.shape
     if first.rank >= min(rows, columns):
-        return f"{first.rank} samples fill the first layer ({rows} units, {columns} inputs)"
+        raise CannotRecover(f"{first.rank} samples fill the first layer ({rows} units, {columns} inputs)")
     if first.rank >= min(seen.second.shape) or not float(first.sizes[-1]) > 0:
-        return f"{first.rank} samples fill the second layer ({seen.second.shape[0]} units)"
+        raise CannotRecover(f"{first.rank} samples fill the second layer ({seen.second.shape[0]} units)")
     second = leading(seen.second, first.rank, rng)
     unit = None if seen.first_bias is None else (first.left.T @ seen.first_bias) / first.sizes
     return Basis(first, second, unit, (second.left.T @ pair.second.weight).T)
@@ -96,15 +99,13 @@ def recover(
     effort: Effort | None = None,
     tolerance: float | None = None,
     enough: int | None = None,
-) -> Recovered | str:
-    """All samples that the search finds, or why there are none to be found.
+) -> Recovered:
+    """All samples that the search finds; raises CannotRecover where there are none to be found.
 
     With `enough` it stops at that many samples whose residual is no more than the noise explains.
     """
     effort = effort or Effort()
     basis = basis_of(pair, seen, batch, rng)
-    if isinstance(basis, str):
-        return basis
     one, two = basis.first, basis.second
     if tolerance is None:
         tolerance = min(0.05, max(1e-3, 2 * (one.tail + two.tail)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedspill.leaks.inputs.errors import UnsoundMessage
 from fedspill.leaks.inputs.search.priors import normalised
 from fedspill.training import Schedule
 
@@ -97,11 +98,11 @@ def read_batch_norms(
     shape: tuple[int, ...] | None,
     *,
     counted: bool,
-) -> BatchNorms | str:
-    """What a message with tensors `sent` says of the batch norms of the `model` that was handed out; or why it lies.
+) -> BatchNorms:
+    """What a message with tensors `sent` says of the batch norms of the `model` that was handed out.
 
     `gradients` by parameter name. The mode alone is read without the `shape` of an input, or where nobody `counted` the
-    steps that the schedule assumes.
+    steps that the schedule assumes. Raises UnsoundMessage where batch norm cannot have trained as the message says.
     """
     layers = tracking(model)
     if not layers:
@@ -118,7 +119,7 @@ def read_batch_norms(
         return BatchNorms(active, note=note)
     values = _values(model, shape)
     if min(schedule.sizes()) == 1 and any(values[name] == 1 for name in active & values.keys()):
-        return "says that a step had one sample, on which batch norm cannot train"
+        raise UnsoundMessage("says that a step had one sample, on which batch norm cannot train")
     moments: dict[str, Moments] = {}
     for name in sorted(moved & values.keys()) if counted else ():
         mean, variance = _moments(layers[name], changes[name], schedule.steps)

@@ -13,10 +13,18 @@ from torch import Tensor, nn
 
 from fedspill.attack import Attack
 from fedspill.errors import FedspillError
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
-from fedspill.leaks.inputs.observed_gradients import Answer, Case, cases_of, contradiction, guess_of, sample_shape
+from fedspill.leaks.inputs.observed_gradients import (
+    Answer,
+    Case,
+    cases_of,
+    guess_of,
+    refuse_contradiction,
+    sample_shape,
+)
 from fedspill.leaks.inputs.search.candidate_gradients import Gradients, gradients_of, local_steps_of
 from fedspill.leaks.inputs.search.priors import BatchNormStatistics
 from fedspill.leaks.inputs.search.recipes import dlg, inverting_gradients
@@ -103,9 +111,11 @@ def best_of(
 
     `contrast`: what is found is put into the contrast that the client's buffers tell, if they do.
     """
-    classes, reason = classes_of(view, case), contradiction(case)
-    if reason:
-        return Answer.none(reason, tried=True)
+    classes = classes_of(view, case)
+    try:
+        refuse_contradiction(case)
+    except CannotRecover as refusal:
+        return Answer.none(refusal.problem, tried=True)
     gradients, precise = _gradients(case, torch.float32), _gradients(case, torch.float64)
     observed = [tensor.float() for tensor in case.observed]
     usable = labels is not None and len(labels) == case.samples and int(labels.max()) < classes

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedspill.errors import FedspillError, NotApplicable
 from fedspill.federation.local import state_of
 from fedspill.federation.wire import is_recordable
+from fedspill.leaks.inputs.errors import UnsoundMessage
 from fedspill.leaks.inputs.vertical.separate_sums import Plan, plan_of
 from fedspill.messages import SERVER, Message
 from fedspill.models.vertical import VerticalNet, vertical_net
@@ -179,26 +180,32 @@ def _heard(
     first = net.tower(party).first
     name = f"towers.{party}.first"
 
-    def read(place: int) -> tuple[Tensor | None, Tensor | None, str]:
-        """Bias (d2,) and weight (d1, d2) gradient of a round, each times the batch size, or why there is none."""
+    def read(place: int) -> tuple[Tensor | None, Tensor | None]:
+        """Bias (d2,) and weight (d1, d2) gradient of a round, each times the batch size; one of them may be missing."""
         size = len(batches[rounds[place]])
         for message in view.get("gradient", round=rounds[place]):
             if message.sender == f"party:{party}":
-                found = [_sound(message, f"{name}.{part}", shape) for part, shape in shapes.items()]
-                if not any(isinstance(one, Tensor) for one in found):
-                    return None, None, str(found[0])
-                bias, weight = (size * one.to(device).float() if isinstance(one, Tensor) else None for one in found)
-                return bias, None if weight is None else weight.T, ""
-        return None, None, "nothing arrived"
+                found, faults = {}, []
+                for part, shape in shapes.items():
+                    try:
+                        found[part] = size * _sound(message, f"{name}.{part}", shape).to(device).float()
+                    except UnsoundMessage as fault:
+                        faults.append(fault)
+                if not found:
+                    raise faults[0]
+                return found.get("bias"), found["weight"].T if "weight" in found else None
+        raise UnsoundMessage("nothing arrived")
 
     shapes = {"bias": (first.out_features,), "weight": (first.out_features, first.in_features)}
     keeps = len(rounds) * first.weight.numel() * 4 <= _IN_MEMORY // net.parties
     kept: dict[int, Tensor] = {}
     rows, sums, weighed = [], [], []
     for place, number in enumerate(rounds):
-        bias, weight, why = read(place)
-        if why:
-            notes.append(f"party:{party} in round {number} was left out: {why}")
+        try:
+            bias, weight = read(place)
+        except UnsoundMessage as fault:
+            notes.append(f"party:{party} in round {number} was left out: {fault.problem}")
+            continue
         if bias is not None:
             rows.append(place)
             sums.append(bias.double())
@@ -217,14 +224,14 @@ def _heard(
     return Heard(party, first.in_features, tuple(rows), total, products, tuple(weighed))
 
 
-def _sound(message: Message, name: str, shape: tuple[int, ...]) -> Tensor | str:
-    """The tensor, or what is wrong with it."""
+def _sound(message: Message, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The tensor; UnsoundMessage says what is wrong with any other."""
     tensor = message.tensors.get(name)
     if not isinstance(tensor, Tensor) or not is_recordable({name: tensor}) or not tensor.is_floating_point():
-        return f"no gradient of {name}"
+        raise UnsoundMessage(f"no gradient of {name}")
     if tuple(tensor.shape) != shape:
-        return f"{name} has shape {tuple(tensor.shape)}, expected {shape}"
+        raise UnsoundMessage(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
     limit = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
     if not bool(torch.isfinite(limit)) or float(limit) > 1e15:
-        return f"{name} is not finite"
+        raise UnsoundMessage(f"{name} is not finite")
     return tensor
