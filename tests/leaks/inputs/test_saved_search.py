@@ -44,7 +44,7 @@ def search(folder: Path | None, seed: int = 0, steps: int = STEPS, seconds: floa
 def test_a_killed_search_is_taken_up_where_it_stood_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
     script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     script += "import torch; torch.set_num_threads(1)\n"
-    script += "from pathlib import Path\nfrom test_inversion_resume import search\n"
+    script += f"from pathlib import Path\nfrom {Path(__file__).stem} import search\n"
     script += f"search(Path({str(tmp_path)!r}), steps=10**6)\n"  # so long that it must be killed
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -32,20 +32,6 @@ class TotalVariation(Prior):
 
 @final
 @dataclass(frozen=True)
-class TruncatedVariation(Prior):
-    """CAFE's variation: the sum of absolute differences, mean over samples, only where it exceeds `threshold`."""
-
-    weight: float
-    threshold: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        down, across = (x[..., 1:, :] - x[..., :-1, :]).abs(), (x[..., 1:] - x[..., :-1]).abs()
-        variation = (down.flatten(2).sum(2) + across.flatten(2).sum(2)).mean(1)
-        return self.weight * torch.where(variation > self.threshold, variation, torch.zeros_like(variation))
-
-
-@final
-@dataclass(frozen=True)
 class SquaredNorm(Prior):
     """Mean squared value."""
 

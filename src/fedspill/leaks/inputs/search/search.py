@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.search.candidate_gradients import Gradients
-from fedspill.leaks.inputs.search.objectives import Objective, relative_mismatch
+from fedspill.leaks.inputs.search.objectives import Objective
 from fedspill.leaks.inputs.search.optimizers import Memory, Optimizer, moved_to
 from fedspill.leaks.inputs.search.priors import Prior
 
@@ -151,13 +151,6 @@ def reconstruct(
             watch(stands())
     x, soft = read(best)
     return Found(x.clone(), soft.clone(), least, stands())
-
-
-def explained(gradients: Gradients, observed: Sequence[Tensor], x: Tensor, targets: Tensor) -> Tensor:
-    """(R,) relative mismatch of candidates x (R, B, *shape), in float64 where the caller's tensors are."""
-    with torch.enable_grad():
-        found = gradients(x, targets)
-    return relative_mismatch([g.detach() for g in found], observed)
 
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
