@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedspill.leaks.inputs.exact import deconvolve
-from fedspill.leaks.inputs.exact.deconvolve import layer_input
+from fedspill.leaks.inputs.exact.deconvolve import convolution_input
 
 SHAPE = (3, 8, 8)
 
@@ -27,14 +27,14 @@ def seen(of: nn.Conv2d, seed: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x[0], z.detach()[0], delta[0], gradient
 
 
-@pytest.mark.parametrize("moves", [0, 700])
+@pytest.mark.parametrize("iterations", [0, 700])
 @pytest.mark.parametrize("bias", [True, False])
-def test_both_routes_give_the_input_back(moves: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without moves the dense solve takes over."""
-    monkeypatch.setattr(deconvolve, "MOST_MOVES", moves)
+def test_both_routes_give_the_input_back(iterations: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without iterations of conjugate gradients the dense solve takes over."""
+    monkeypatch.setattr(deconvolve, "MOST_ITERATIONS", iterations)
     of = layer(bias=bias)
     x, z, delta, gradient = seen(of)
-    found = layer_input(of, z, torch.ones_like(z), torch.ones_like(z, dtype=torch.bool), delta, gradient, SHAPE)
+    found = convolution_input(of, z, torch.ones_like(z), torch.ones_like(z, dtype=torch.bool), delta, gradient, SHAPE)
     assert float((found - x).norm() / x.norm()) < 1e-5
 
 
@@ -46,7 +46,7 @@ def test_values_that_are_not_known_have_no_say_and_faint_ones_little() -> None:
     spoilt = torch.where(wrong, z + 10, z)
 
     def error(slope: Tensor, where: Tensor) -> float:
-        found = layer_input(of, spoilt, slope, where, delta, gradient, SHAPE)
+        found = convolution_input(of, spoilt, slope, where, delta, gradient, SHAPE)
         return float((found - x).norm() / x.norm())
 
     everywhere, even = torch.ones_like(wrong), torch.ones_like(z)
@@ -60,5 +60,5 @@ def test_an_output_alone_of_more_channels_than_pixels_is_enough() -> None:
     x = seen(of)[0]
     z = functional.conv2d(x[None], of.weight, of.bias, of.stride, of.padding)[0].detach()
     nothing = torch.zeros_like(z), torch.zeros_like(of.weight)
-    found = layer_input(of, z, torch.ones_like(z), torch.ones_like(z, dtype=torch.bool), *nothing, SHAPE)
+    found = convolution_input(of, z, torch.ones_like(z), torch.ones_like(z, dtype=torch.bool), *nothing, SHAPE)
     assert float((found - x).norm() / x.norm()) < 1e-3

@@ -12,11 +12,11 @@ from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, local
 from fedspill.leaks.inputs.search.objectives import (
     CosineDistance,
     GaussianKernel,
-    Objective,
+    GradientDistance,
     SquaredDistance,
     TensorNorms,
 )
-from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, Memory, Optimizer
+from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, OptimizerState, SearchOptimizer
 from fedspill.leaks.inputs.search.priors import (
     BatchNormStatistics,
     GroupConsistency,
@@ -24,7 +24,7 @@ from fedspill.leaks.inputs.search.priors import (
     TotalVariation,
 )
 from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
-from fedspill.leaks.inputs.search.search import Box, Found, Recipe, State, one_hot, reconstruct
+from fedspill.leaks.inputs.search.search import Box, Recipe, SearchResult, SearchState, one_hot, reconstruct
 
 CLASSES, SHAPE = 5, (1, 6, 6)
 
@@ -79,7 +79,7 @@ def test_unrolled_steps_are_minus_the_update_of_plain_sgd_over_lr() -> None:
 @pytest.mark.parametrize(
     "objective", [SquaredDistance(), SquaredDistance(relative=True), TensorNorms(), CosineDistance(), GaussianKernel()]
 )
-def test_every_objective_is_least_at_the_truth_and_grows_away_from_it(objective: Objective) -> None:
+def test_every_objective_is_least_at_the_truth_and_grows_away_from_it(objective: GradientDistance) -> None:
     rng = torch.Generator().manual_seed(0)
     observed = [torch.randn(4, 3, generator=rng), torch.randn(5, generator=rng)]
     candidates = [torch.stack([g, g + 0.1 * torch.randn(g.shape, generator=rng), -g]) for g in observed]
@@ -135,24 +135,26 @@ def test_batch_norm_statistics_prefer_the_data_that_the_network_has_seen() -> No
 
 @pytest.mark.parametrize("optimizer", [Adam(0.1, 30), Lbfgs(), Lbfgs(line_search=True)])
 def test_restarts_in_one_batch_move_as_each_would_alone_and_a_search_can_be_taken_up_again(
-    optimizer: Optimizer,
+    optimizer: SearchOptimizer,
 ) -> None:
     scale = torch.tensor([1.0, 10.0, 0.3])
 
     def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
         return 0.5 * (scale * at.square()).sum(1), scale * at
 
-    def after(memory: Memory, moves: int) -> Memory:
+    def after(state: OptimizerState, moves: int) -> OptimizerState:
         for _ in range(moves):
-            memory, _ = optimizer.move(memory, evaluate, torch.Generator())
-        return memory
+            state, _ = optimizer.move(state, evaluate, torch.Generator())
+        return state
 
     starts = torch.tensor([[1.0, 1.0, 1.0], [5.0, -3.0, 0.1]])
-    both = after(Memory(starts), 12)
+    both = after(OptimizerState(starts), 12)
     for index in range(2):
-        assert torch.allclose(after(Memory(starts[index : index + 1]), 12).at[0], both.at[index], atol=1e-6)
-    resumed = after(after(Memory(starts), 5), 7)
-    assert torch.equal(resumed.at, both.at)
+        assert torch.allclose(
+            after(OptimizerState(starts[index : index + 1]), 12).points[0], both.points[index], atol=1e-6
+        )
+    resumed = after(after(OptimizerState(starts), 5), 7)
+    assert torch.equal(resumed.points, both.points)
     assert resumed.step == 12
 
 
@@ -171,10 +173,10 @@ def test_l_bfgs_without_a_line_search_is_that_of_torch() -> None:
         return loss
 
     theirs.step(closure)  # type: ignore[arg-type]
-    memory = Memory(start[None])
+    state = OptimizerState(start[None])
     for _ in range(8):
-        memory, _ = Lbfgs().move(memory, lambda at: (0.5 * ((at @ hessian) * at).sum(1), at @ hessian), rng)
-    assert torch.allclose(memory.at[0], point.detach(), rtol=1e-6, atol=1e-9)
+        state, _ = Lbfgs().move(state, lambda at: (0.5 * ((at @ hessian) * at).sum(1), at @ hessian), rng)
+    assert torch.allclose(state.points[0], point.detach(), rtol=1e-6, atol=1e-9)
 
 
 def best_psnr(found: Tensor, real: Tensor) -> float:
@@ -222,7 +224,7 @@ def test_the_answer_is_the_restart_with_the_least_mismatch_and_the_search_stops_
     starts = torch.stack([x + 5, x])
     watched: list[tuple[int, float]] = []
 
-    def watch(state: State) -> None:
+    def watch(state: SearchState) -> None:
         watched.append((state.steps, float(state.least.min())))
 
     found = reconstruct(
@@ -244,9 +246,9 @@ def test_the_answer_is_the_restart_with_the_least_mismatch_and_the_search_stops_
 @pytest.mark.parametrize("name", ["adam with noise", "l-bfgs"])
 def test_a_search_goes_on_from_its_state_as_if_it_had_never_stopped(name: str) -> None:
     model, (x, y) = network(), batch(2)
-    optimizer: Optimizer = Adam(0.05, 40, langevin=0.1) if name == "adam with noise" else Lbfgs(history=5)
+    optimizer: SearchOptimizer = Adam(0.05, 40, langevin=0.1) if name == "adam with noise" else Lbfgs(history=5)
 
-    def search(steps: int, state: State | None = None) -> Found:
+    def search(steps: int, state: SearchState | None = None) -> SearchResult:
         recipe = Recipe(SquaredDistance(), optimizer, steps, restarts=2)
         rng, targets = torch.Generator().manual_seed(3), one_hot(y, CLASSES)
         observed = seen(model, x, y)

@@ -18,21 +18,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.deconvolve import layer_input
-from fedspill.leaks.inputs.exact.leading_layers import chain_of
+from fedspill.leaks.inputs.exact.deconvolve import convolution_input
+from fedspill.leaks.inputs.exact.leading_layers import module_chain
 
 MOST_UNKNOWNS = 4_096  # values of a layer's input; a solve that does not converge is dense
 
 # An activation's output to its input, the slope there, and where the input is known at all.
-Inverse: TypeAlias = tuple[Tensor, Tensor, Tensor]
+InvertedActivation: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
     """The sample (*shape) behind the gradient of a batch of one, in float64; CannotRecover where there is none."""
-    chain = chain_of(model)
+    chain = module_chain(model)
     linear, known, sent = linear_input(chain, gradients)
     shapes = _input_shapes([module for _, module in chain[:linear]], shape)
-    above: Inverse | None = None
+    above: InvertedActivation | None = None
     for index in reversed(range(linear)):
         name, module = chain[index]
         if isinstance(module, nn.Flatten | nn.Identity | nn.Dropout):
@@ -41,11 +41,11 @@ def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tupl
             below = shapes[index]
             z, slope, where = above or _as_is(known)
             delta = sent.reshape(slope.shape) * slope
-            known = layer_input(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
+            known = convolution_input(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
             sent = _send_back(module, below, delta.reshape(1, *shapes[index + 1]))
             above = None
         else:
-            above = inverse(module, known)
+            above = invert_activation(module, known)
     return known.reshape(shape)
 
 
@@ -74,7 +74,7 @@ def _send_back(layer: nn.Conv2d, shape: tuple[int, ...], delta: Tensor) -> Tenso
     return sent[0]
 
 
-def _as_is(known: Tensor) -> Inverse:
+def _as_is(known: Tensor) -> InvertedActivation:
     return known, torch.ones_like(known), torch.ones_like(known, dtype=torch.bool)
 
 
@@ -100,7 +100,7 @@ def _input_shapes(modules: list[nn.Module], shape: tuple[int, ...]) -> list[tupl
     return shapes
 
 
-def inverse(module: nn.Module, a: Tensor, doubt: float = 0.0) -> Inverse:
+def invert_activation(module: nn.Module, a: Tensor, doubt: float = 0.0) -> InvertedActivation:
     """Values before the activation, its slope there, and where both are known; a value up to `doubt` may be noise."""
     everywhere = torch.ones_like(a, dtype=torch.bool)
     if isinstance(module, nn.Sigmoid):

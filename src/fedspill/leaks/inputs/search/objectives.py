@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Objective(ABC):
+class GradientDistance(ABC):
     """A distance between gradient lists; candidate tensors (R, *parameter), observed ones (*parameter)."""
 
     @abstractmethod
@@ -21,7 +21,7 @@ class Objective(ABC):
 
 @final
 @dataclass(frozen=True)
-class SquaredDistance(Objective):
+class SquaredDistance(GradientDistance):
     """Sum of squared differences, as DLG (Zhu et al. 2019); `relative` divides by the observed squares."""
 
     relative: bool = False
@@ -39,10 +39,10 @@ class SquaredDistance(Objective):
 
 @final
 @dataclass(frozen=True)
-class TensorNorms(Objective):
+class TensorNorms(GradientDistance):
     """Sum over tensors of the norm of the difference, not squared, over that of what was observed (GradInversion 2021).
 
-    The last tensors to be explained pull as hard as the first: squares leave them to the end.
+    A tensor that is nearly explained still counts by its norm; squares would give it next to no weight.
     """
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
@@ -52,7 +52,7 @@ class TensorNorms(Objective):
 
 @final
 @dataclass(frozen=True)
-class CosineDistance(Objective):
+class CosineDistance(GradientDistance):
     """One minus the cosine of the angle between gradients, as Inverting Gradients (Geiping et al. 2020)."""
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
@@ -64,7 +64,7 @@ class CosineDistance(Objective):
 
 @final
 @dataclass(frozen=True)
-class GaussianKernel(Objective):
+class GaussianKernel(GradientDistance):
     """Sum over tensors of Q * (1 - exp(-|difference|^2 / sigma^2)), as SAPAG (Wang et al. 2020).
 
     The kernel's width is the variance of the observed tensor, as CAFE's released code has it, or of all observed values

@@ -2,7 +2,7 @@
 
 One call of `step` is one protocol round. Where text and code differ, the code is followed and the text is an option:
 the code runs all three steps in every round and never switches, and it corrects Adam's bias twice, in the moments and
-in the step size. Nothing here waits for the device, so that a GPU can run a round as one recorded graph.
+in the step size. A round never waits for the device, so that a GPU can run it as one recorded graph.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STEPS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class Constants:
-    """As released for MNIST. `xi` is close to the mean total variation of real MNIST tiles: the authors knew it."""
+class PublishedConstants:
+    """As released for MNIST. `xi` is close to the mean total variation of real MNIST tiles, which an attacker lacks."""
 
     alpha: float = 1e-2  # gradient matching
     beta: float = 1e-4  # total variation, where its mean exceeds xi
@@ -36,7 +36,7 @@ class Constants:
 
 
 @final
-class Published:
+class PublishedDescent:
     """The estimates V, H, images and label logits of all samples, and one update of each for a round's gradients."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Published:
         samples: int,
         classes: int,
         rng: torch.Generator,
-        constants: Constants = Constants(),  # noqa: B008 - frozen
+        constants: PublishedConstants = PublishedConstants(),  # noqa: B008 - frozen
     ) -> None:
         self._net = net
         self._constants = c = constants
@@ -65,7 +65,7 @@ class Published:
         self._adam_y = _Adam(self.logits, c.rate_x)
 
     def tensors(self) -> list[Tensor]:
-        """All that changes, for whoever must put it back."""
+        """All tensors that a step changes, for callers that must restore them."""
         moments = [moment for adam in (*self._adam_h, *self._adam_x, self._adam_y) for moment in adam.moments]
         return [*self.v, *self.h, *self.x, self.logits, *moments]
 
