@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedspill.observe.random_sketch import random_sketch
+
 CLEAR = 30.0  # ratio of neighbouring singular values from which on the smaller one is rounding, not a sample
 
 
@@ -32,7 +34,7 @@ def truncated_svd(matrix: Tensor, expected: int | None, rng: torch.Generator) ->
     most = min(matrix.shape)
     width = min(most, 16 if expected is None else expected + 8)
     while True:
-        left, sizes, right = _sketched(matrix, width, rng)
+        left, sizes, right = _randomised_svd(matrix, width, rng)
         rank = _widest_gap(sizes)
         clear = rank < len(sizes) and bool(sizes[rank - 1] > CLEAR * sizes[rank])
         if expected is not None or width == most or (clear and rank < width - 2):
@@ -45,7 +47,7 @@ def truncated_svd(matrix: Tensor, expected: int | None, rng: torch.Generator) ->
 
 def leading_directions(matrix: Tensor, rank: int, rng: torch.Generator) -> TruncatedSvd:
     """The `rank` largest directions."""
-    return _cut(*_sketched(matrix, min(*matrix.shape, rank + 8), rng), rank)
+    return _cut(*_randomised_svd(matrix, min(*matrix.shape, rank + 8), rng), rank)
 
 
 def _cut(left: Tensor, sizes: Tensor, right: Tensor, rank: int) -> TruncatedSvd:
@@ -61,17 +63,16 @@ def _widest_gap(sizes: Tensor) -> int:
     return int((relative[:-1] / relative[1:]).argmax()) + 1
 
 
-def _sketched(matrix: Tensor, width: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _randomised_svd(matrix: Tensor, width: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Randomised singular value decomposition (Halko et al. 2011); exact at full width.
 
-    Every pass over the matrix multiplies the ratio by which the tail is fainter once more, so that three are enough
-    after a clear gap; else there are seven.
+    Every product with the matrix multiplies the ratio of noise to samples in the sketch by what it is in the matrix, so
+    that three products are enough where the gap is clear; else there are seven.
     """
     if width == min(matrix.shape):
         left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
         return left, sizes, right.T
-    start = torch.randn(matrix.shape[1], width, generator=rng, dtype=torch.float64).to(matrix.device)
-    image = matrix @ start
+    image = random_sketch(matrix, width, rng)
     for _ in range(3):
         rows = torch.linalg.qr((torch.linalg.qr(image)[0].T @ matrix).T)[0]
         image = matrix @ rows

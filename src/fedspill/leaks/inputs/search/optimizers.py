@@ -14,6 +14,8 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
+from fedspill.leaks.inputs.lbfgs_rules import SUFFICIENT_DECREASE, has_curvature
+
 # (R, n) to losses (R,) and their gradients (R, n)
 Evaluate: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -123,7 +125,7 @@ def _backtrack(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Armijo's rule for each restart by itself, at most 12 halvings: the point, its losses and its slopes."""
     at, after, new_slope = tried
-    drop = 1e-4 * (direction * slope).sum(1)
+    drop = SUFFICIENT_DECREASE * (direction * slope).sum(1)
     for _ in range(12):
         high = ~(after <= losses + length[:, 0] * drop)
         if not bool(high.any()):
@@ -140,7 +142,7 @@ def _direction(slope: Tensor, moves: Tensor, changes: Tensor) -> Tensor:
     """(R, n) the two-loop recursion; pairs without positive curvature are passed over, restart by restart."""
     direction = -slope
     curvature = (moves * changes).sum(2)  # (k, R)
-    sound = curvature > 1e-10 * moves.norm(dim=2) * changes.norm(dim=2)
+    sound = has_curvature(curvature, moves, changes)
     weight = torch.where(sound, 1 / torch.where(sound, curvature, torch.ones_like(curvature)), 0.0)
     shares: list[Tensor] = []
     for k in reversed(range(len(moves))):

@@ -9,6 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.total_variation import neighbour_differences
+
 
 class Prior(ABC):
     """A penalty on candidates x (R, B, *shape)."""
@@ -26,8 +28,8 @@ class TotalVariation(Prior):
     weight: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        down, across = (x[..., 1:, :] - x[..., :-1, :]).abs(), (x[..., 1:] - x[..., :-1]).abs()
-        return self.weight * (down.flatten(1).mean(1) + across.flatten(1).mean(1))
+        down, across = neighbour_differences(x)
+        return self.weight * (down.abs().flatten(1).mean(1) + across.abs().flatten(1).mean(1))
 
 
 @final

@@ -16,12 +16,12 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from fedspill.leaks.inputs.lbfgs_rules import SUFFICIENT_DECREASE, has_curvature
 from fedspill.leaks.inputs.vertical.cuda_graphs import WARM, record_graph
 
 # Weight of the objective's second term, one for all rows or (n,), and how many points of each row are evaluated.
 WeightedStage: TypeAlias = tuple[float | Tensor, int]
 
-_SUFFICIENT = 1e-4  # Armijo: the share of the promised decrease that a step must bring
 _HALVINGS = 6
 _TINY = 1e-38
 # Asking which rows are done makes a GPU wait, and dropping them means recording the sweep anew.
@@ -191,12 +191,12 @@ def _sweep(objective: RowObjective, rows: _Rows) -> None:
     trial = rows.x + rows.step[:, None] * direction
     there, gradient = objective(trial, rows.weight)
     promised = rows.step * slope
-    taken = (there <= rows.value + _SUFFICIENT * promised) & rows.open
+    taken = (there <= rows.value + SUFFICIENT_DECREASE * promised) & rows.open
     excess = there - rows.value - promised
     shrink = (-promised / (2 * excess).clamp_min(_TINY)).nan_to_num(0.1).clamp(0.1, 0.5)
     move, turn = trial - rows.x, gradient - rows.gradient
     product = (move * turn).sum(1)
-    kept = taken & (product > 1e-10 * move.norm(dim=1) * turn.norm(dim=1))
+    kept = taken & has_curvature(product, move, turn)
     weight = product.clamp_min(_TINY).rsqrt()[:, None]
     rows.moves.copy_(_pushed(rows.moves, weight * move, kept))
     rows.turns.copy_(_pushed(rows.turns, weight * turn, kept))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.vertical.separate_products import ProductSystem
+from fedspill.observe.random_sketch import random_sketch
 
 _OVERSAMPLED = 16
 _FLOOR = 3e-7  # singular values below this share of the largest are rounding of float32 gradients
@@ -39,8 +40,7 @@ def row_spaces(totals: Tensor, sizes: Tensor, columns: int, rng: torch.Generator
     core = totals.double()
     wide = columns + _OVERSAMPLED
     if wide < min(core.shape[1:]):
-        sketch = torch.randn(core.shape[2], wide, generator=rng, dtype=torch.float64).to(core.device)
-        sketched = core @ sketch
+        sketched = random_sketch(core, wide, rng)
         values, vectors = _eigen(sketched.transpose(1, 2) @ sketched)
         floor = (1e-15 * values[:, -1:]).clamp_min(_TINY)
         core = ((sketched @ vectors) / values.clamp_min(floor).sqrt()[:, None]).transpose(1, 2) @ core

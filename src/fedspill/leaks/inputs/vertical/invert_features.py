@@ -15,6 +15,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.total_variation import total_variation
 from fedspill.leaks.inputs.vertical.batched_lbfgs import RowMinima, RowObjective, WeightedStage, minimise
 from fedspill.leaks.inputs.vertical.feature_decoder import fit_decoder, made_up_images
 
@@ -26,7 +27,7 @@ _MANY = 5  # features a pixel from which on the search finds the image without t
 _NEAR = 1e-5  # misfit that is not reached in a wrong linear piece
 _SAME = 0.9  # two misfits count as equal if the smaller is more than this share of the larger
 _MEMORY = 20
-_SMOOTHED = 0.02  # total variation is rounded off below this difference
+_ROUNDED_BELOW = 0.02  # differences of neighbouring pixels below which total variation is rounded off
 _FILLED = 400  # images that keep a GPU busy; for fewer, several tries of each run at once
 
 
@@ -178,12 +179,6 @@ class _Features(RowObjective):
             value = (torch.cat(made) - self.h).square().sum(1) * self.scale
             value = value + ((-flat).relu().square() + (flat - 1).relu().square()).mean(1)
             if self.smooth:
-                value = value + weight * _variation(x) / flat.shape[1]
+                value = value + weight * total_variation(x, _ROUNDED_BELOW) / flat.shape[1]
             (gradient,) = torch.autograd.grad(value.sum(), flat)
         return value.detach(), gradient
-
-
-def _variation(x: Tensor) -> Tensor:
-    """Total variation of images (b, c, h, w), without its kink at zero: (b,)."""
-    down, right = x[..., 1:, :] - x[..., :-1, :], x[..., 1:] - x[..., :-1]
-    return sum((part.square() + _SMOOTHED**2).sqrt().flatten(1).sum(1) for part in (down, right))  # type: ignore[return-value]

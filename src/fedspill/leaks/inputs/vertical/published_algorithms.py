@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.search.candidate_gradients import soft_cross_entropy
+from fedspill.leaks.inputs.total_variation import total_variation
 from fedspill.models.vertical import VerticalNet
 
 STEPS = (1, 2, 3)
@@ -99,7 +100,7 @@ class PublishedDescent:
             inner = sum(
                 ((f - h[batch]).square().sum() for f, h in zip(features, self.h, strict=True)), logits.new_zeros(())
             )
-            variation = torch.stack([_variation(part).mean() for part in parts]).mean()
+            variation = torch.stack([total_variation(part).mean() for part in parts]).mean()
             smooth = torch.where(variation.detach() > c.xi, variation, 0.0)
             loss = c.gamma * inner + c.beta * smooth
             wanted = [*parts, logits] if c.alpha else parts
@@ -137,8 +138,3 @@ class _Adam:
         first, second = 1 - 0.9**number, 1 - 0.999**number
         rate = self._rate * second.sqrt() / first
         self._table[rows] -= rate * (mean / first) / ((square / second).sqrt() + 1e-7)
-
-
-def _variation(x: Tensor) -> Tensor:
-    """Sum of absolute differences of neighbours, (n,)."""
-    return (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).sum(1) + (x[..., 1:] - x[..., :-1]).abs().flatten(1).sum(1)
