@@ -25,6 +25,7 @@ from fedspill.leaks.inputs.search.priors import (
 )
 from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
 from fedspill.leaks.inputs.search.search import Box, Recipe, SearchResult, SearchState, one_hot, reconstruct
+from fedspill.leaks.inputs.total_variation import total_variation
 
 CLASSES, SHAPE = 5, (1, 6, 6)
 
@@ -42,7 +43,7 @@ def batch(size: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     return torch.rand(size, *SHAPE, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
 
 
-def seen(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+def sent_gradient(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters())))
 
 
@@ -51,7 +52,7 @@ def test_gradients_of_hard_labels_are_those_of_cross_entropy_for_one_restart_and
     targets = one_hot(y, CLASSES).float()
     one = gradients_of(model)(x[None], targets[None])
     two = gradients_of(model)(torch.stack([x, x.flip(0)]), torch.stack([targets, targets.flip(0)]))
-    for real, single, several in zip(seen(model, x, y), one, two, strict=True):
+    for real, single, several in zip(sent_gradient(model, x, y), one, two, strict=True):
         assert torch.allclose(single[0], real, atol=1e-6)
         assert torch.allclose(several[0], real, atol=1e-6)
         assert torch.allclose(several[1], real, atol=1e-6)
@@ -109,7 +110,18 @@ def test_only_the_cosine_does_not_care_for_scale() -> None:
         assert float(distance(half, observed)) > 1e-3
 
 
-def test_priors_say_what_they_say() -> None:
+def test_total_variation_sums_the_steps_between_neighbours_and_rounds_off_small_ones() -> None:
+    steps = torch.arange(4.0).expand(2, 1, 4, 4)  # 12 steps of one across, none down
+    assert total_variation(steps).tolist() == [12.0, 12.0]
+    assert total_variation(steps.transpose(2, 3)).tolist() == [12.0, 12.0]
+    rounded = total_variation(steps, 0.02)
+    assert rounded.tolist() == pytest.approx([12 * (1 + 0.02**2) ** 0.5 + 12 * 0.02] * 2)
+    flat = torch.zeros(1, 1, 4, 4, requires_grad=True)
+    (slope,) = torch.autograd.grad(total_variation(flat, 0.02).sum(), flat)
+    assert float(slope.abs().max()) == 0
+
+
+def test_priors_are_zero_for_what_they_prefer_and_grow_with_the_distance_from_it() -> None:
     flat, steps = torch.ones(1, 2, 1, 4, 4), torch.arange(4.0).expand(1, 2, 1, 4, 4)
     assert float(TotalVariation(1.0)(flat)) == 0
     assert float(TotalVariation(1.0)(steps)) == pytest.approx(1.0)
@@ -201,11 +213,11 @@ def test_each_published_recipe_recovers_one_sample_of_a_small_network(name: str)
     box = Box(torch.tensor(0.0), torch.tensor(1.0))
     rng = torch.Generator().manual_seed(0)
     found = reconstruct(
-        recipe, gradients_of(model), seen(model, x, y), (1, *SHAPE), CLASSES, rng=rng, targets=targets, box=box
+        recipe, gradients_of(model), sent_gradient(model, x, y), (1, *SHAPE), CLASSES, rng=rng, targets=targets, box=box
     )
     assert best_psnr(found.x[found.best], x) > bar
     assert int(found.targets[found.best].argmax()) == int(y)
-    left = SquaredDistance(relative=True)(gradients_of(model)(found.x, found.targets), seen(model, x, y))
+    left = SquaredDistance(relative=True)(gradients_of(model)(found.x, found.targets), sent_gradient(model, x, y))
     assert float(left[found.best].detach()) < 0.1**2
 
 
@@ -214,7 +226,13 @@ def test_sapags_sum_of_squares_saturates_and_does_not_move() -> None:
     model, (x, y) = network(), batch(1)
     rng = torch.Generator().manual_seed(0)
     found = reconstruct(
-        sapag(200), gradients_of(model), seen(model, x, y), (1, *SHAPE), CLASSES, rng=rng, targets=one_hot(y, CLASSES)
+        sapag(200),
+        gradients_of(model),
+        sent_gradient(model, x, y),
+        (1, *SHAPE),
+        CLASSES,
+        rng=rng,
+        targets=one_hot(y, CLASSES),
     )
     assert best_psnr(found.x[found.best], x) < 15
 
@@ -230,7 +248,7 @@ def test_the_answer_is_the_restart_with_the_least_mismatch_and_the_search_stops_
     found = reconstruct(
         Recipe(SquaredDistance(), Adam(0.01, 50), 50),
         gradients_of(model),
-        seen(model, x, y),
+        sent_gradient(model, x, y),
         (1, *SHAPE),
         CLASSES,
         rng=torch.Generator().manual_seed(0),
@@ -251,7 +269,7 @@ def test_a_search_goes_on_from_its_state_as_if_it_had_never_stopped(name: str) -
     def search(steps: int, state: SearchState | None = None) -> SearchResult:
         recipe = Recipe(SquaredDistance(), optimizer, steps, restarts=2)
         rng, targets = torch.Generator().manual_seed(3), one_hot(y, CLASSES)
-        observed = seen(model, x, y)
+        observed = sent_gradient(model, x, y)
         return reconstruct(
             recipe, gradients_of(model), observed, (2, *SHAPE), CLASSES, rng=rng, targets=targets, state=state
         )
