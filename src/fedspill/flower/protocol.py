@@ -14,7 +14,7 @@ from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Weighting
 from fedspill.flower.background_writer import LOG
 from fedspill.flower.round_messages import Told
-from fedspill.leaks.labels.checkpoints import find_head
+from fedspill.observe.find_head import find_head
 
 
 @dataclass(frozen=True)
