@@ -16,7 +16,8 @@ from fedspill.defense import Defense, Site
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import load, state_of
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
-from fedspill.federation.wire import envelope_fault, fault, is_recordable, weighted_sum
+from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
+from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
@@ -133,7 +134,7 @@ class Horizontal:
             problem = envelope_fault(message, honest)
             if problem is None and is_recordable(message.tensors):
                 self.recorder.say(message)
-            problem = problem or fault(message.tensors, expected)
+            problem = problem or update_fault(message.tensors, expected)
             if problem is None:
                 replies[index] = message
             else:

@@ -22,7 +22,7 @@ from fedspill.federation.batches import Batching, plan_batches
 from fedspill.federation.guarded import GuardedTraining
 from fedspill.federation.horizontal import Round
 from fedspill.federation.local import state_of
-from fedspill.federation.wire import envelope_fault, fault, is_recordable
+from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.models.vertical import VerticalNet, owner, vertical_net
 from fedspill.seeds import generator
@@ -113,7 +113,7 @@ class Vertical:
             problem = envelope_fault(sent, message)
             if problem is None and is_recordable(sent.tensors):
                 self.recorder.say(sent)
-            problem = problem or fault(sent.tensors, expected)
+            problem = problem or update_fault(sent.tensors, expected)
             if problem is None:
                 sound[index] = sent
             else:

@@ -26,7 +26,7 @@ from fedspill.errors import FedspillError, UsageError
 from fedspill.federation.horizontal import facts_of_round, select
 from fedspill.federation.local import load, state_of, train
 from fedspill.federation.trainers import training_rng
-from fedspill.federation.wire import weighted_sum
+from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.flower.arrays import as_record, only_arrays, tensors_of
 from fedspill.flower.mods import Guard
 from fedspill.flower.round_messages import change_of, reply_in

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedspill.federation.horizontal import Weighting
 from fedspill.flower.arrays import tensors_of
 from fedspill.flower.background_writer import Limits
-from fedspill.flower.legacy import RecordedLegacy
+from fedspill.flower.legacy_strategies import RecordedLegacy
 from fedspill.flower.protocol import Training
 from fedspill.flower.round_messages import Reply, Seen, Truth, change_of, models_in, reply_in
 from fedspill.flower.strategy_recording import Recording, Wishes

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Weighting
-from fedspill.federation.wire import fault, weighted_sum
+from fedspill.federation.update_checks import update_fault
+from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.flower.arrays import Arrays, changes, only_arrays, tensors_of
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.trace import Event, Origin
@@ -119,7 +120,7 @@ def change_of(reply: Reply, model: Mapping[str, Tensor]) -> Change:
         update = changes(model, reply.arrays)
     except FedspillError as error:
         return Change({}, f"cannot be read: {error}")
-    return Change(update, fault(update, expected))
+    return Change(update, update_fault(update, expected))
 
 
 @dataclass(frozen=True, eq=False)

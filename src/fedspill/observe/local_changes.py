@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
-from fedspill.federation.wire import fault
+from fedspill.federation.update_checks import update_fault
 from fedspill.messages import Message
 from fedspill.observe.last_layer import from_messages, schedule_of
 from fedspill.observe.path_bases import last_layer_of
@@ -118,7 +118,7 @@ def _fault(message: Message, start: Mapping[str, Tensor], setting: Setting) -> s
     """Layers may be missing, except for the last; those that came must fit the model."""
     needed = [name for name in (setting.head, setting.bias) if name is not None]
     wanted = {n: t for n, t in start.items() if n in message.tensors or n in needed}
-    return fault(message.tensors, wanted)
+    return update_fault(message.tensors, wanted)
 
 
 def _change(message: Message, start: Mapping[str, Tensor], setting: Setting, view: View) -> LocalChange:

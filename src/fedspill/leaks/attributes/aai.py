@@ -16,8 +16,8 @@ from fedspill.planting.dense_network import read_dense
 from fedspill.planting.imputation import impute
 from fedspill.planting.read_sums import origins, read_neurons, squashed
 from fedspill.planting.targets import targets_of
-from fedspill.planting.trained_case import TRAINED_CONTROL, TRAINED_NEEDS
 from fedspill.planting.trained_neurons import AaiRecipe, align, train_aai
+from fedspill.planting.trained_neurons_control import TRAINED_CONTROL, TRAINED_NEEDS
 from fedspill.trace import View
 
 

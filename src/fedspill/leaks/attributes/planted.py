@@ -12,7 +12,7 @@ from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.leak import ATTRIBUTES
 from fedspill.messages import Message
 from fedspill.planting.closed_form import Code, Columns, Shape, plant_neurons
-from fedspill.planting.closed_form_case import ACTIVE_NEEDS, fitting, reach_for
+from fedspill.planting.closed_form_fit import ACTIVE_NEEDS, fitting, reach_for
 from fedspill.planting.dense_network import read_dense
 from fedspill.planting.imputation import impute
 from fedspill.planting.read_behind_noise import matched_signals, reads_through_noise, with_dead_zone

@@ -15,9 +15,9 @@ from fedspill.messages import Message
 from fedspill.planting.dense_network import read_dense
 from fedspill.planting.read_sums import origins, read_neurons, squashed
 from fedspill.planting.targets import targets_of
-from fedspill.planting.trained_case import RELU_CONTROL, TRAINED_NEEDS
 from fedspill.planting.trained_neurons import AMI as PUBLISHED
 from fedspill.planting.trained_neurons import train_ami
+from fedspill.planting.trained_neurons_control import RELU_CONTROL, TRAINED_NEEDS
 from fedspill.trace import View
 
 

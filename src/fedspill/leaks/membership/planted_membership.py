@@ -12,7 +12,7 @@ from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.leak import MEMBERSHIP
 from fedspill.messages import Message
 from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.closed_form_case import ACTIVE_NEEDS, fitting, reach_for
+from fedspill.planting.closed_form_fit import ACTIVE_NEEDS, fitting, reach_for
 from fedspill.planting.dense_network import read_dense
 from fedspill.planting.read_behind_noise import matched_signals, reads_through_noise, with_dead_zone
 from fedspill.planting.read_sums import origins, read_likeness, read_neurons, squashed

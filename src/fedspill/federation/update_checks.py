@@ -1,9 +1,9 @@
-"""The wire: what a server checks before it lets an update into the sum."""
+"""What a server checks before it lets a client's update into the sum."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ def envelope_fault(message: Message, honest: Message) -> str | None:
     for part in ("round", "sender", "receiver", "kind"):
         claimed, known = getattr(message, part), getattr(honest, part)
         if claimed != known:
-            return f"claims {part} {_short(claimed)}, which is {known!r}"
+            return f"claims {part} {_quoted(claimed)}, which is {known!r}"
     examples = message.info.get("examples")
     if type(examples) is not int or not 1 <= examples <= MOST_EXAMPLES:
-        return f"says that it comes from {_short(examples)} examples"
+        return f"says that it comes from {_quoted(examples)} examples"
     for name, value in message.info.items():
         if not _is_text(name) or not (_is_text(value) or _is_number(value)):
-            return f"says {_short(value)} of {_short(name)}"
+            return f"says {_quoted(value)} of {_quoted(name)}"
     return None
 
 
@@ -37,7 +37,7 @@ def is_recordable(tensors: Mapping[str, object]) -> bool:
     return all(_is_text(name) and _is_plain(tensor) for name, tensor in tensors.items())
 
 
-def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
+def update_fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
     """Why an update must be left out, or None. Shapes must be equal, not merely broadcastable."""
     if not tensors:
         return "is empty"
@@ -46,7 +46,7 @@ def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str 
             return f"lacks tensor {name!r}"
     for name, tensor in tensors.items():
         if name not in expected:
-            return f"has an unknown tensor {_short(name)}"
+            return f"has an unknown tensor {_quoted(name)}"
         if not _is_plain(tensor):
             return f"has something other than a plain tensor at {name!r}"
         assert isinstance(tensor, Tensor)
@@ -72,7 +72,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) <= MOST_EXAMPLES
 
 
-def _short(value: object) -> str:
+def _quoted(value: object) -> str:
     """What a client made up, quoted, and no longer than a line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -87,12 +87,3 @@ def _value_fault(tensors: Tensors) -> str | None:
                 return f"has NaN at {name!r}"
             return f"has an infinite value at {name!r}" if bool(torch.isinf(tensor).any()) else f"overflows at {name!r}"
     return "is all zero" if not any(norms) else None
-
-
-@torch.no_grad()
-def weighted_sum(updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """The sum of weight times update, in place on one copy."""
-    total = {name: tensor * weights[0] for name, tensor in updates[0].items()}
-    for update, weight in zip(updates[1:], weights[1:], strict=True):
-        torch._foreach_add_(list(total.values()), [update[name] for name in total], alpha=weight)
-    return total
