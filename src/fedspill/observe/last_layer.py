@@ -26,7 +26,7 @@ LABEL_NEEDS: Needs = needs(sees=["update|gradient|aggregate"], knows=["batch_siz
 
 
 @dataclass(frozen=True, eq=False)
-class LastLayer:
+class LastLayerGradients:
     """The last layer's step gradients of several origins, summed over one pass, in float64."""
 
     of: tuple[Origin, ...]
@@ -50,7 +50,7 @@ class LastLayer:
         return self.bias
 
 
-def read_last_layer(view: View) -> LastLayer:
+def read_last_layer(view: View) -> LastLayerGradients:
     """Single updates or gradients where the adversary sees them, else the aggregates."""
     messages: list[Message] = []
     for kind in ("update", "gradient"):
@@ -61,7 +61,7 @@ def read_last_layer(view: View) -> LastLayer:
         raise NotApplicable("No update, gradient or aggregate was recorded for this adversary.")
     if not isinstance(view.public.get("head_weight"), str):
         raise NotApplicable("The trace does not say which layer is the last: the model has no linear one.")
-    return from_messages(
+    return last_layer_gradients(
         messages,
         weight=view.public["head_weight"],
         bias=view.public.get("head_bias"),
@@ -72,7 +72,7 @@ def read_last_layer(view: View) -> LastLayer:
     )
 
 
-def from_messages(
+def last_layer_gradients(
     messages: Sequence[Message],
     *,
     weight: str,
@@ -81,7 +81,7 @@ def from_messages(
     batch_size: int,
     epochs: int = 1,
     classes: int | None = None,
-) -> LastLayer:
+) -> LastLayerGradients:
     """An update is minus lr times the sum of step gradients (plain SGD), here per pass; a gradient is one step.
 
     A message whose last layer is missing, misshapen or not finite is left out with a note: one broken client must not
@@ -92,7 +92,7 @@ def from_messages(
         bias = None
     of, biases, sums, schedules, notes = [], [], [], [], []
     for message in messages:
-        problem = _fault(message, weight, bias, classes)
+        problem = _why_unreadable(message, weight, bias, classes)
         if problem is not None:
             notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {problem}")
             continue
@@ -105,7 +105,7 @@ def from_messages(
         classes = len(sums[0])
     if not of:
         raise NotApplicable(f"No last layer can be read. {'; '.join(notes[:3])}.")
-    return LastLayer(
+    return LastLayerGradients(
         tuple(of), None if bias is None else torch.stack(biases), torch.stack(sums), tuple(schedules), tuple(notes)
     )
 
@@ -118,7 +118,7 @@ def _refuse_settings(lr: object, batch_size: object, epochs: object) -> None:
             raise NotApplicable(f"Expected a whole {what} from 1 up, the trace says {value!r}.")
 
 
-def _fault(message: Message, weight: str, bias: str | None, classes: int | None) -> str | None:
+def _why_unreadable(message: Message, weight: str, bias: str | None, classes: int | None) -> str | None:
     """Why the last layer of a message cannot be read, or None."""
     for name in (weight, bias):
         if name is not None and name not in message.tensors:

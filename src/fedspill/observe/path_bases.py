@@ -30,7 +30,7 @@ RULES: dict[int, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class HeadProbe:
     """What the last layer saw and said on labelled samples: a single point of the path."""
 
     features: Tensor  # (n, features + 1), the last column 1 for the bias
@@ -39,7 +39,7 @@ class Probe:
 
     def class_gradients(self, classes: int) -> Tensor:
         """(classes, outputs, features + 1) mean gradient of the weight and, as last column, of the bias."""
-        share = membership(self.labels, classes)
+        share = class_mean_weights(self.labels, classes)
         return torch.stack([(self.errors * row[:, None]).T @ self.features for row in share])
 
 
@@ -48,7 +48,7 @@ class PathBases:
     """Class gradients averaged along the segment, and one probe half-way for the noise of single samples."""
 
     gradients: Tensor  # (classes, outputs, features + 1), float64
-    middle: Probe
+    middle: HeadProbe
     bias_power: Tensor  # (classes, outputs) mean square of a sample's bias gradient, averaged along the segment
     least_feature: float  # the smallest last-layer input seen: below zero the sign theorem does not hold
 
@@ -75,7 +75,7 @@ def path_bases(
         probe = probe_head(model, head, auxiliary)
         least = min(least, float(probe.features.min()))
         gradients = gradients + weight * probe.class_gradients(classes)
-        power = power + weight * (membership(probe.labels, classes) @ probe.errors**2)
+        power = power + weight * (class_mean_weights(probe.labels, classes) @ probe.errors**2)
         middle = probe if index == len(weights) // 2 else middle
     assert middle is not None
     return PathBases(gradients, middle, power, least)
@@ -102,7 +102,7 @@ def load_between(model: nn.Module, before: Mapping[str, Tensor], change: Mapping
 
 
 @torch.no_grad()
-def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500) -> Probe:
+def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500) -> HeadProbe:
     """Runs the model on labelled samples and notes the inputs and errors of its last layer, in float64 on the CPU."""
     layer = model.get_submodule(head.rpartition(".")[0])
     seen: list[Tensor] = []
@@ -115,16 +115,16 @@ def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500
     errors, labels = torch.cat(parts), examples.y.cpu()
     errors[torch.arange(len(labels)), labels] -= 1
     features = torch.cat([torch.cat(seen), torch.ones(len(labels), 1, dtype=torch.float64)], 1)
-    return Probe(features, errors, labels)
+    return HeadProbe(features, errors, labels)
 
 
-def membership(labels: Tensor, classes: int) -> Tensor:
+def class_mean_weights(labels: Tensor, classes: int) -> Tensor:
     """(classes, n) one over the class's size where a sample belongs to it, else 0: averages over classes."""
     member = torch.nn.functional.one_hot(labels, classes).T.double()
     return member / member.sum(1, keepdim=True)
 
 
-def inner_products(columns: Tensor, probe: Probe, shares: Tensor, ridge: float) -> Tensor:
+def whitened_products(columns: Tensor, probe: HeadProbe, shares: Tensor, ridge: float) -> Tensor:
     """(m, m) the inner products x' C^-1 y of columns (m, outputs, features + 1), whitened by sample noise C.
 
     C is the covariance of one sample's gradient within its class, classes in proportion to `shares` (classes,), plus
@@ -132,7 +132,7 @@ def inner_products(columns: Tensor, probe: Probe, shares: Tensor, ridge: float) 
     (Woodbury): the cost does not grow with the square of the layer's width.
     """
     classes = len(shares)
-    member = membership(probe.labels, classes)
+    member = class_mean_weights(probe.labels, classes)
     weight = (shares[:, None] * member).sum(0).clamp_min(0).sqrt()  # (n,)
     gram = (probe.errors @ probe.errors.T) * (probe.features @ probe.features.T)
     seen = torch.stack([((probe.errors @ column) * probe.features).sum(1) for column in columns], 1)  # (n, m)
@@ -153,7 +153,7 @@ def inner_products(columns: Tensor, probe: Probe, shares: Tensor, ridge: float) 
     return whitened
 
 
-def last_layer_of(tensors: Mapping[str, Tensor], weight: str, bias: str | None) -> Tensor:
+def last_layer_matrix(tensors: Mapping[str, Tensor], weight: str, bias: str | None) -> Tensor:
     """(outputs, features + 1) the last layer's weight and, as last column, its bias; 0 where it has none."""
     rows = tensors[weight].double().cpu().flatten(1)
     column = torch.zeros(len(rows)) if bias is None else tensors[bias].double().cpu()

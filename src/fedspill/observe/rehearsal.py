@@ -11,17 +11,17 @@ from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 from fedspill.federation.local import state_of, train
 from fedspill.federation.stacked import is_stackable, train_stacked, why_not_stackable
-from fedspill.observe.local_changes import Optimizer, Setting
-from fedspill.observe.path_bases import last_layer_of
+from fedspill.observe.local_changes import KnownFederation, KnownOptimizer
+from fedspill.observe.path_bases import last_layer_matrix
 from fedspill.trace import View
 from fedspill.training import LocalTraining, Tensors
 
 _GROUP = 32  # trainings stacked at a time
 
 
-def known_training(view: View, lr: float) -> LocalTraining:
+def known_local_training(view: View, lr: float) -> LocalTraining:
     """The clients' local training, from the knowledge words "optimizer", "batch_size" and "local_epochs"."""
-    optimizer, batch = Optimizer.known_to(view), view.knows("batch_size")
+    optimizer, batch = KnownOptimizer.known_to(view), view.knows("batch_size")
     epochs = view.knows("local_epochs") if view.has("local_epochs") else 1
     sound = isinstance(lr, int | float) and lr == lr and 1e-30 <= lr <= 1e30
     if not sound or type(batch) is not int or type(epochs) is not int or not 1 <= batch <= 1 << 31 or epochs < 1:
@@ -36,8 +36,8 @@ def known_training(view: View, lr: float) -> LocalTraining:
     )
 
 
-def rehearsed_moves(
-    setting: Setting,
+def rehearsed_head_changes(
+    setting: KnownFederation,
     training: LocalTraining,
     before: Mapping[str, Tensor],
     clients: Sequence[Tensor],
@@ -56,7 +56,7 @@ def rehearsed_moves(
     data = [auxiliary.take(chosen) for chosen in clients]
     rngs = [torch.Generator().manual_seed(int(torch.randint(1 << 62, (1,), generator=rng))) for _ in clients]
     changes = _changes(model, start, data, training, rngs)
-    return torch.stack([last_layer_of(moved, setting.head, setting.bias) for moved in changes])
+    return torch.stack([last_layer_matrix(moved, setting.head, setting.bias) for moved in changes])
 
 
 def _changes(

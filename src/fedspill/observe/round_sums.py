@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedspill.errors import NotApplicable
 from fedspill.messages import AGGREGATOR
-from fedspill.observe.local_changes import Setting
-from fedspill.observe.path_bases import last_layer_of
-from fedspill.observe.rehearsal import known_training, rehearsed_moves
+from fedspill.observe.local_changes import KnownFederation
+from fedspill.observe.path_bases import last_layer_matrix
+from fedspill.observe.rehearsal import known_local_training, rehearsed_head_changes
 from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 from fedspill.training import LocalTraining
@@ -38,7 +38,7 @@ class RoundSum:
     clients: int  # how many others
 
 
-def read_rounds(view: View, setting: Setting) -> tuple[list[RoundSum], list[str]]:
+def read_round_sums(view: View, setting: KnownFederation) -> tuple[list[RoundSum], list[str]]:
     """Every round whose model and successor were both received."""
     clients = view.knows("client_count")
     if type(clients) is not int or clients < 1:
@@ -72,13 +72,13 @@ def _own(view: View) -> list:  # type: ignore[type-arg]
     return [message for message in view.get("update") if message.sender == view.me]
 
 
-def _last(tensors: Mapping[str, Tensor], setting: Setting) -> Tensor:
+def _last(tensors: Mapping[str, Tensor], setting: KnownFederation) -> Tensor:
     layer = setting.model.get_parameter(setting.head)
     bias = None if setting.bias is None else setting.model.get_parameter(setting.bias)
     for name, wanted in ((setting.head, layer), (setting.bias, bias)):
         if name is not None and wanted is not None and (name not in tensors or tensors[name].shape != wanted.shape):
             raise NotApplicable(f"a message does not hold the last layer ({name})")
-    return last_layer_of(tensors, setting.head, setting.bias)
+    return last_layer_matrix(tensors, setting.head, setting.bias)
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,14 @@ class LabelsPerClient:
 class Rehearsal:
     """The watcher's own local trainings on auxiliary data, as a client would do them."""
 
-    setting: Setting
+    setting: KnownFederation
     training: LocalTraining
     per_label: int
 
     @staticmethod
-    def known_to(view: View, setting: Setting, labels: LabelsPerClient) -> Rehearsal:
+    def known_to(view: View, setting: KnownFederation, labels: LabelsPerClient) -> Rehearsal:
         """Samples per label from the knowledge word "samples", else all auxiliary samples of a label."""
-        training = known_training(view, setting.lr)
+        training = known_local_training(view, setting.lr)
         auxiliary = int(torch.bincount(setting.auxiliary.y).min())
         per_label = max(1, round(view.knows("samples") / labels.mean)) if view.has("samples") else auxiliary
         return Rehearsal(setting, training, per_label)
@@ -123,7 +123,7 @@ class Rehearsal:
         """(outputs, features + 1) the last layer's change after local training on `per_label` samples of each label."""
         held = self.setting.auxiliary.y
         chosen = torch.cat([self._draw(torch.nonzero(held == label).flatten(), rng) for label in labels])
-        return rehearsed_moves(self.setting, self.training, before, [chosen], rng)[0]
+        return rehearsed_head_changes(self.setting, self.training, before, [chosen], rng)[0]
 
     def _draw(self, pool: Tensor, rng: torch.Generator) -> Tensor:
         """Without replacement while there are enough, so that an attacker with much data uses all of it."""

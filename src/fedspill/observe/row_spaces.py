@@ -60,7 +60,7 @@ class LayerSamples:
 
 
 @dataclass(frozen=True, eq=False)
-class Distance:
+class SpanDistance:
     """How far the adversary's samples lie from what a change spans, on its two sides: inputs and signals."""
 
     logs: Tensor  # (sides, samples) log share of the square norm that lies outside
@@ -76,7 +76,7 @@ def sample_layers(model: nn.Module, own: Examples, samples: int) -> list[LayerSa
     }
     if not names:
         return []
-    parts = [_caught(model, list(names), part) for part in _portions(own)]
+    parts = [_inputs_and_signals(model, list(names), part) for part in _portions(own)]
     seen = [module for module in names if all(module in part for part in parts)][-_LAYERS:]
     return [
         LayerSamples.of(
@@ -89,7 +89,9 @@ def sample_layers(model: nn.Module, own: Examples, samples: int) -> list[LayerSa
     ]
 
 
-def _caught(model: nn.Module, layers: list[nn.Linear], own: Examples) -> dict[nn.Linear, tuple[Tensor, Tensor]]:
+def _inputs_and_signals(
+    model: nn.Module, layers: list[nn.Linear], own: Examples
+) -> dict[nn.Linear, tuple[Tensor, Tensor]]:
     """Inputs and signals, in float64, of those layers that were used once, on one vector per sample."""
     given: dict[nn.Linear, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
 
@@ -130,18 +132,18 @@ def _has_room(shape: Sequence[int], samples: int) -> bool:
     return samples + _SPARE <= min(shape)
 
 
-def distance(layer: LayerSamples, change: Tensor, samples: int, rng: torch.Generator) -> Distance:
+def distance_from_span(layer: LayerSamples, change: Tensor, samples: int, rng: torch.Generator) -> SpanDistance:
     """From what the change (out, in) of `samples` samples spans."""
-    left, values, right = _leading(change, samples + _SPARE, rng)
+    left, values, right = _leading_triplets(change, samples + _SPARE, rng)
     noise = float(values[samples])
     kept = (values > _ABOVE_NOISE * noise) & (torch.arange(len(values)) < samples)
     within = torch.stack(
         [(layer.inputs @ right[kept].T).square().sum(1), (layer.signals @ left[:, kept]).square().sum(1)]
     )
-    return Distance(_outside(layer, within), noise)
+    return SpanDistance(_outside(layer, within), noise)
 
 
-def rehearsed_distance(layer: LayerSamples, chosen: Tensor, noise: float) -> Tensor:
+def rehearsed_distance_from_span(layer: LayerSamples, chosen: Tensor, noise: float) -> Tensor:
     """(sides, samples) logs as in `distance`, if the client had held the adversary's samples `chosen` (indices).
 
     Everything follows from inner products: with A = L Q for the chosen inputs and D = H P for their signals, Q and P
@@ -167,7 +169,7 @@ def _outside(layer: LayerSamples, within: Tensor) -> Tensor:
     return (1 - within / whole.clamp_min(1e-300)).clamp_min(_NEAREST).log()
 
 
-def _leading(matrix: Tensor, rank: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _leading_triplets(matrix: Tensor, rank: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """The leading singular triplets of a matrix (out, in) that is close to low rank, by random projection.
 
     One power iteration, orthonormal in between: small values beside large ones keep their directions.

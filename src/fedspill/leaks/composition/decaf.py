@@ -23,9 +23,15 @@ from fedspill.leaks.composition.shares.published_steps import (
     read_out,
 )
 from fedspill.leaks.composition.shares.rehearsed_clients import rehearse_unexplained
-from fedspill.observe.local_changes import LocalChange, Optimizer, Setting, read_changes, read_setting
+from fedspill.observe.local_changes import (
+    KnownFederation,
+    KnownOptimizer,
+    LocalChange,
+    read_changes,
+    read_known_federation,
+)
 from fedspill.observe.path_bases import path_bases
-from fedspill.observe.rehearsal import known_training
+from fedspill.observe.rehearsal import known_local_training
 from fedspill.threat import needs
 from fedspill.trace import View
 from fedspill.training import Optimizer as OptimizerName
@@ -90,7 +96,7 @@ class Decaf(Attack):
             )
 
     def run(self, view: View, rng: torch.Generator) -> Proportions:
-        setting = read_setting(view)
+        setting = read_known_federation(view)
         changes, notes = read_changes(view, setting)
         exact = self.solver != "paper"
         found: list[Composition] = []
@@ -112,7 +118,7 @@ class Decaf(Attack):
         unexplained = torch.tensor([1 - one.agreement**2 for one in found], dtype=torch.float64)
         together = rounds_of([change.of.sender for change in read], self.rounds)
         if self.solver == "auto" and setting.optimizer.name in get_args(OptimizerName):
-            training = known_training(view, setting.lr)
+            training = known_local_training(view, setting.lr)
             notes += rehearse_unexplained(
                 read, found, together, setting, training, exact, self.rehearsals, rng, view.progress
             )
@@ -127,7 +133,9 @@ class Decaf(Attack):
         shares, null = torch.stack([one.shares for one in found]), torch.stack([one.null for one in found])
         return Proportions([change.of for change in read], shares, null, agreement, answered, notes, unexplained)
 
-    def _decompose(self, change: LocalChange, setting: Setting, rng: torch.Generator) -> tuple[Composition, bool]:
+    def _decompose(
+        self, change: LocalChange, setting: KnownFederation, rng: torch.Generator
+    ) -> tuple[Composition, bool]:
         if self.solver == "paper":
             return self._as_published(change, setting, self.null_threshold, rng), False
         bases = path_bases(
@@ -149,17 +157,17 @@ class Decaf(Attack):
         null = null | (shares == 0) & (agreement > SURE)
         return Composition(shares, null, agreement, weight_of(agreement)), theorem
 
-    def _nulls(self, change: LocalChange, setting: Setting, theorem: bool) -> Tensor:
+    def _nulls(self, change: LocalChange, setting: KnownFederation, theorem: bool) -> Tensor:
         if not self.null_removal:
             return torch.zeros(setting.classes, dtype=torch.bool)
         if theorem:
             return _not_all(null_classes(change.moved[:, :-1], 0.0))
-        decay = Optimizer(weight_decay=setting.optimizer.weight_decay)
+        decay = KnownOptimizer(weight_decay=setting.optimizer.weight_decay)
         moved = -change.mean_gradient(setting.lr, decay)[:, :-1]
         return _not_all(moved.amax(1) <= self.null_ratio * -moved.amin(1).clamp_max(0))
 
     def _as_published(
-        self, change: LocalChange, setting: Setting, null: Tensor | float, rng: torch.Generator
+        self, change: LocalChange, setting: KnownFederation, null: Tensor | float, rng: torch.Generator
     ) -> Composition:
         """Algorithms 1 to 3; `null` is Algorithm 1's threshold, or what another test has found."""
         target = change.moved[:, :-1] / setting.lr

@@ -16,9 +16,16 @@ from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.groups.leak import GROUPS
 from fedspill.messages import SERVER
 from fedspill.observe.known_defenses import KnownWire
-from fedspill.observe.local_changes import Setting, read_setting
-from fedspill.observe.path_bases import Probe, inner_products, last_layer_of, load_between, path_bases, probe_head
-from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_rounds
+from fedspill.observe.local_changes import KnownFederation, read_known_federation
+from fedspill.observe.path_bases import (
+    HeadProbe,
+    last_layer_matrix,
+    load_between,
+    path_bases,
+    probe_head,
+    whitened_products,
+)
+from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_round_sums
 from fedspill.observe.simplex import cone_fit
 from fedspill.trace import Origin, View
 
@@ -57,10 +64,10 @@ class WholeDetermination(Attack):
             raise UsageError(f"Expected at least 2 groups, got {self.groups}.")
 
     def run(self, view: View, rng: torch.Generator) -> Groups:
-        setting = read_setting(view)
+        setting = read_known_federation(view)
         labels = LabelsPerClient.known_to(view, setting.classes)
         rehearsal = Rehearsal.known_to(view, setting, labels)
-        rounds, notes = read_rounds(view, setting)
+        rounds, notes = read_round_sums(view, setting)
         last = max(view.get("model"), key=lambda message: message.round)
         of = [Origin(last.round, SERVER)]
         if self.solver == "paper":
@@ -104,7 +111,7 @@ def clustered(vectors: Tensor, amount: Tensor, groups: int) -> Tensor:
     return torch.from_numpy(np.argsort(np.argsort([-m for m in means]))[found]).long()
 
 
-def path_amounts(rounds: list[RoundSum], setting: Setting, smoothed: float = 0.0) -> tuple[Tensor, Tensor]:
+def path_amounts(rounds: list[RoundSum], setting: KnownFederation, smoothed: float = 0.0) -> tuple[Tensor, Tensor]:
     """(classes,) log share of each label in the rounds seen, and its standard error, by jackknife over rounds.
 
     smoothed: the share of every target that clients are known to spread over all classes.
@@ -115,10 +122,10 @@ def path_amounts(rounds: list[RoundSum], setting: Setting, smoothed: float = 0.0
         bases = path_bases(
             setting.model, one.before, one.change, setting.head, setting.auxiliary, setting.classes, points=3
         )
-        moved = last_layer_of(one.change, setting.head, setting.bias)  # the watcher's own part belongs to the whole
+        moved = last_layer_matrix(one.change, setting.head, setting.bias)  # the watcher's own part belongs to the whole
         gradients = bases.gradients + smoothed * _spread_targets(bases.middle, setting.classes)
         columns = torch.cat([gradients, -moved[None]])
-        factors, agreement = cone_fit(inner_products(columns, bases.middle, even, RIDGE))
+        factors, agreement = cone_fit(whitened_products(columns, bases.middle, even, RIDGE))
         agreement = min(max(agreement, 1e-3), 0.999)
         if float(factors.sum()) > 0:
             shares.append(factors / factors.sum())
@@ -135,13 +142,13 @@ def path_amounts(rounds: list[RoundSum], setting: Setting, smoothed: float = 0.0
     return logs, ((len(table) - 1) / len(table) * (deviation**2).sum(0)).sqrt()
 
 
-def _spread_targets(probe: Probe, classes: int) -> Tensor:
+def _spread_targets(probe: HeadProbe, classes: int) -> Tensor:
     """(classes, outputs, features + 1) what smoothing a whole target adds to the mean gradient of each class."""
     own = torch.nn.functional.one_hot(probe.labels, classes).double()
-    return Probe(probe.features, own - 1 / classes, probe.labels).class_gradients(classes)
+    return HeadProbe(probe.features, own - 1 / classes, probe.labels).class_gradients(classes)
 
 
-def prior_amounts(setting: Setting) -> tuple[Tensor, Tensor]:
+def prior_amounts(setting: KnownFederation) -> tuple[Tensor, Tensor]:
     """(classes,) log of the prior that the loaded model implies, and its standard error from halves of the samples."""
     probe = probe_head(setting.model, setting.head, setting.auxiliary)
     answers = probe.errors.clone()

@@ -18,7 +18,7 @@ from fedspill.leaks.labels.labels import best_reading
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.llg import llg_counts
 from fedspill.observe.find_head import HeadGradient, find_head, layer_and_bias_names
-from fedspill.observe.last_layer import LastLayer
+from fedspill.observe.last_layer import LastLayerGradients
 from fedspill.trace import Origin
 from fedspill.training import Schedule
 
@@ -106,7 +106,7 @@ def _inspect(
     """before: the model that was trained, whose change times `scale` is the gradient."""
     head = find_head(gradient, head_name, unchecked=unchecked)
     rows = None if head.bias is None else head.bias[None]
-    layer = LastLayer((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
+    layer = LastLayerGradients((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
     if not bool(head.weight.any()):
         raise InputRefused(f"The change of {head.name!r} is zero everywhere: nothing was trained, or it was withheld.")
     counts = {}

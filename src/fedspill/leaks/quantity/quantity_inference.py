@@ -12,9 +12,9 @@ from fedspill.attack import Attack
 from fedspill.errors import NotApplicable, UsageError
 from fedspill.leaks.quantity.guess import ClassQuantities
 from fedspill.leaks.quantity.leak import QUANTITY
-from fedspill.observe.local_changes import Setting, read_setting
+from fedspill.observe.local_changes import KnownFederation, read_known_federation
 from fedspill.observe.path_bases import load_between, probe_head
-from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_rounds
+from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_round_sums
 from fedspill.observe.simplex import cone_fit
 from fedspill.trace import View
 
@@ -57,10 +57,10 @@ class QuantityInference(Attack):
             raise UsageError(f"Expected rehearsals >= 2 and ratio > 0, got {self.rehearsals} and {self.ratio}.")
 
     def run(self, view: View, rng: torch.Generator) -> ClassQuantities:
-        setting = read_setting(view)
+        setting = read_known_federation(view)
         labels = LabelsPerClient.known_to(view, setting.classes)
         rehearsal = Rehearsal.known_to(view, setting, labels)
-        rounds, notes = read_rounds(view, setting)
+        rounds, notes = read_round_sums(view, setting)
         found, routes = [], []
         for one in rounds:
             clients, route = self.count(one, rehearsal, labels, rng)
@@ -94,7 +94,7 @@ class QuantityInference(Attack):
         )
 
 
-def accuracy_at(one: RoundSum, setting: Setting) -> float:
+def accuracy_at(one: RoundSum, setting: KnownFederation) -> float:
     """Share of the auxiliary samples that the round's first model classifies right: what the watcher can observe."""
     load_between(setting.model, one.before, {}, 0.0)
     probe = probe_head(setting.model, setting.head, setting.auxiliary)

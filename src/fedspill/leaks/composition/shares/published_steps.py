@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.federation.local import state_of, train
-from fedspill.observe.local_changes import LocalChange, Setting
-from fedspill.observe.path_bases import last_layer_of, load_between
+from fedspill.observe.local_changes import KnownFederation, LocalChange
+from fedspill.observe.path_bases import last_layer_matrix, load_between
 from fedspill.training import LocalTraining
 
 Bases: TypeAlias = Literal["step", "epoch"]
@@ -28,7 +28,7 @@ def null_classes(weight_change: Tensor, threshold: float) -> Tensor:
 
 
 def gradient_bases(
-    change: LocalChange, setting: Setting, null: Tensor, unified: Bases, rng: torch.Generator
+    change: LocalChange, setting: KnownFederation, null: Tensor, unified: Bases, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 2: bases (k, outputs, features) of the k classes that are not null, and the unified base.
 
@@ -46,10 +46,10 @@ def gradient_bases(
     training = LocalTraining(lr=setting.lr, batch_size=change.batch_size, batch_norm="eval")
     start = {name: tensor.clone() for name, tensor in state_of(setting.model).items()}
     moved = train(setting.model, start, union.to(next(setting.model.parameters()).device), training, rng)
-    return single, last_layer_of(moved, setting.head, setting.bias)[:, :-1] / setting.lr
+    return single, last_layer_matrix(moved, setting.head, setting.bias)[:, :-1] / setting.lr
 
 
-def _one_step(setting: Setting, part: Examples) -> Tensor:
+def _one_step(setting: KnownFederation, part: Examples) -> Tensor:
     """(outputs, features) minus the mean gradient of the last weight at the model's present state."""
     parameter: nn.Parameter = setting.model.get_parameter(setting.head)
     x, y = part.x.to(parameter.device), part.y.to(parameter.device)

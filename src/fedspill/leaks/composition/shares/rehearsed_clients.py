@@ -10,8 +10,8 @@ import torch
 
 from fedspill.leaks.composition.shares.combined_rounds import Composition, over_rounds
 from fedspill.leaks.composition.shares.rehearsed_shares import Rehearsed, Seen, rehearsed_shares
-from fedspill.observe.local_changes import LocalChange, Setting
-from fedspill.observe.rehearsal import rehearsed_moves
+from fedspill.observe.local_changes import KnownFederation, LocalChange
+from fedspill.observe.rehearsal import rehearsed_head_changes
 from fedspill.progress import Progress
 from fedspill.training import LocalTraining
 
@@ -26,7 +26,7 @@ def rehearse_unexplained(
     read: Sequence[LocalChange],
     found: list[Composition],
     together: Sequence[Sequence[int]],
-    setting: Setting,
+    setting: KnownFederation,
     training: LocalTraining,
     exact: bool,
     rehearsals: int,
@@ -53,7 +53,9 @@ def rehearse_unexplained(
             shown = ~over_rounds([found[index] for index in rounds], exact).null
             seen = [
                 Seen(
-                    read[i].moved, read[i].samples, partial(rehearsed_moves, setting, training, read[i].before, rng=rng)
+                    read[i].moved,
+                    read[i].samples,
+                    partial(rehearsed_head_changes, setting, training, read[i].before, rng=rng),
                 )
                 for i in early
             ]
