@@ -1,4 +1,4 @@
-"""What the last layer of an update says about labels: the one quantity that every label attack reads.
+"""The step gradients of the last layer, taken out of updates: the one quantity that every label attack reads.
 
 For softmax cross-entropy the gradient of the last bias is, summed over the local steps t with batches of size b_t,
 
@@ -21,7 +21,7 @@ from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 from fedspill.training import Schedule
 
-MOST_SAMPLES = 1 << 31  # behind one message; more is a lie, and would be paid for in memory
+MOST_SAMPLES = 1 << 31  # behind one message; more is not believed, since attacks allocate memory for them
 LABEL_NEEDS: Needs = needs(sees=["update|gradient|aggregate"], knows=["batch_size", "local_lr"])
 
 
@@ -51,7 +51,7 @@ class LastLayerGradients:
 
 
 def read_last_layer(view: View) -> LastLayerGradients:
-    """Single updates or gradients where the adversary sees them, else the aggregates."""
+    """From single updates or gradients where the adversary sees them, else from the aggregates."""
     messages: list[Message] = []
     for kind in ("update", "gradient"):
         messages += view.get(kind) if view.sees(kind) else []
@@ -82,12 +82,13 @@ def last_layer_gradients(
     epochs: int = 1,
     classes: int | None = None,
 ) -> LastLayerGradients:
-    """An update is minus lr times the sum of step gradients (plain SGD), here per pass; a gradient is one step.
+    """Reads the last layer of each message. An update is minus lr times the sum of its step gradients (plain SGD), and
+    is divided by the number of passes; a gradient is one step.
 
     A message whose last layer is missing, misshapen or not finite is left out with a note: one broken client must not
     hide what the others leak.
     """
-    _refuse_settings(lr, batch_size, epochs)
+    _check_settings(lr, batch_size, epochs)
     if bias is not None and not any(bias in message.tensors for message in messages):
         bias = None
     of, biases, sums, schedules, notes = [], [], [], [], []
@@ -110,7 +111,7 @@ def last_layer_gradients(
     )
 
 
-def _refuse_settings(lr: object, batch_size: object, epochs: object) -> None:
+def _check_settings(lr: object, batch_size: object, epochs: object) -> None:
     if not isinstance(lr, int | float) or not 1e-30 <= lr <= 1e30:
         raise NotApplicable(f"Expected a positive learning rate, the trace says {lr!r}.")
     for what, value in (("batch size", batch_size), ("number of local epochs", epochs)):
@@ -141,7 +142,7 @@ def _why_unreadable(message: Message, weight: str, bias: str | None, classes: in
 
 
 def is_update(message: Message) -> bool:
-    """An aggregate says what it is the sum of; an update is one; a gradient is not."""
+    """Whether a message holds a change of the model and not a gradient; an aggregate states what it is the sum of."""
     return message.kind == "update" or (message.kind == "aggregate" and message.info.get("of", "update") == "update")
 
 

@@ -19,7 +19,7 @@ from fedspill.trace import Origin, View
 
 @dataclass(frozen=True)
 class KnownOptimizer:
-    """The clients' optimizer as far as its constants matter to who reads its steps."""
+    """The clients' optimizer, as far as an adversary must know it to turn an update into gradients."""
 
     name: str = "sgd"
     momentum: float = 0.0
@@ -50,8 +50,8 @@ class LocalChange:
     """One client's local training as its server sees it."""
 
     of: Origin
-    before: Mapping[str, Tensor]
-    change: Mapping[str, Tensor]
+    before: Mapping[str, Tensor]  # the whole model that the client was sent
+    change: Mapping[str, Tensor]  # what the client added to it
     start: Tensor  # (outputs, features + 1) the last layer before
     moved: Tensor  # (outputs, features + 1) what was added to it
     steps: int
@@ -66,14 +66,14 @@ class LocalChange:
 
 @dataclass(frozen=True, eq=False)
 class KnownFederation:
-    """What is the same for all clients."""
+    """What an adversary knows of a federation's training, the same for all clients."""
 
-    head: str
-    bias: str | None
+    head: str  # name of the last layer's weight
+    bias: str | None  # name of its bias
     classes: int
     lr: float
     optimizer: KnownOptimizer
-    model: nn.Module  # scratch space
+    model: nn.Module  # the architecture; its parameters are overwritten whenever a state is tried out
     auxiliary: Examples
 
 
@@ -96,17 +96,21 @@ def read_known_federation(view: View) -> KnownFederation:
     return KnownFederation(head, bias, classes, view.knows("local_lr"), KnownOptimizer.known_to(view), model, auxiliary)
 
 
-def read_changes(view: View, setting: KnownFederation) -> tuple[list[LocalChange], list[str]]:
+def read_changes(view: View, federation: KnownFederation) -> tuple[list[LocalChange], list[str]]:
     """Every readable update or gradient beside the model it started from, and a note for each that is left out."""
     before = {message.round: message.tensors for message in view.get("model")}
     messages = [m for kind in ("update", "gradient") if view.sees(kind) for m in view.get(kind)]
     changes, notes = [], []
     for message in messages:
         start = before.get(message.round)
-        problem = "starts from a model that was not recorded" if start is None else _fault(message, start, setting)
+        problem = (
+            "starts from a model that was not recorded"
+            if start is None
+            else _why_unreadable(message, start, federation)
+        )
         if problem is None and start is not None:
             try:
-                changes.append(_change(message, start, setting, view))
+                changes.append(_change(message, start, federation, view))
             except NotApplicable as error:
                 problem = f"cannot be read. {error}"
         if problem is not None:
@@ -116,27 +120,27 @@ def read_changes(view: View, setting: KnownFederation) -> tuple[list[LocalChange
     return changes, notes
 
 
-def _fault(message: Message, start: Mapping[str, Tensor], setting: KnownFederation) -> str | None:
-    """Layers may be missing, except for the last; those that came must fit the model."""
-    needed = [name for name in (setting.head, setting.bias) if name is not None]
+def _why_unreadable(message: Message, start: Mapping[str, Tensor], federation: KnownFederation) -> str | None:
+    """Why a message cannot be read, or None. Layers other than the last may be missing; all must fit the model."""
+    needed = [name for name in (federation.head, federation.bias) if name is not None]
     wanted = {n: t for n, t in start.items() if n in message.tensors or n in needed}
     return update_fault(message.tensors, wanted)
 
 
-def _change(message: Message, start: Mapping[str, Tensor], setting: KnownFederation, view: View) -> LocalChange:
+def _change(message: Message, start: Mapping[str, Tensor], federation: KnownFederation, view: View) -> LocalChange:
     batch_size, epochs = view.knows("batch_size"), view.knows("local_epochs") if view.has("local_epochs") else 1
-    last_layer_gradients(  # refuses what cannot be read
+    last_layer_gradients(  # for its checks: it raises where the last layer cannot be read
         [message],
-        weight=setting.head,
-        bias=setting.bias,
-        lr=setting.lr,
+        weight=federation.head,
+        bias=federation.bias,
+        lr=federation.lr,
         batch_size=batch_size,
         epochs=epochs,
-        classes=setting.classes,
+        classes=federation.classes,
     )
     schedule = schedule_of(message, batch_size, epochs)
-    scale = 1.0 if message.kind == "update" else -setting.lr
+    scale = 1.0 if message.kind == "update" else -federation.lr
     change = {name: scale * tensor for name, tensor in message.tensors.items()}
-    last, moved = (last_layer_matrix(tensors, setting.head, setting.bias) for tensors in (start, change))
+    last, moved = (last_layer_matrix(tensors, federation.head, federation.bias) for tensors in (start, change))
     of = Origin(message.round, message.sender)
     return LocalChange(of, start, change, last, moved, schedule.steps, schedule.per_step, schedule.samples)

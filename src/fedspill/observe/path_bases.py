@@ -1,8 +1,8 @@
-"""Path bases: per-class mean gradients of the last layer on auxiliary data, between the model before and after.
+"""Per-class mean gradients of the last layer on auxiliary data, averaged along the path from model before to after.
 
 With features h, softmax p and one-hot e the gradient of one sample is (p - e) [h; 1]', and a local training of T plain
-SGD steps moves the last layer by minus lr times the sum of its batch gradients. An adversary that holds both ends of
-that walk can average the class gradients along the segment between them, so that, for class shares r,
+SGD steps moves the last layer by minus lr times the sum of its batch gradients. An adversary that has both models
+can average the class gradients along the segment between the two, so that, for class shares r,
 
     -change / (lr T)  =  sum_c r_c G_c + noise,     G_c = sum_k w_k g_c(theta_0 + s_k (theta_T - theta_0)),
 
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 
-# Closed Newton-Cotes rules for 1, 2, 3 and 5 even points: the start alone, both ends, Simpson, Boole.
-RULES: dict[int, tuple[float, ...]] = {
+# Weights of the closed Newton-Cotes rules for 1, 2, 3 and 5 even points: the start alone, trapezoid, Simpson, Boole.
+QUADRATURE: dict[int, tuple[float, ...]] = {
     1: (1.0,),
     2: (1 / 2, 1 / 2),
     3: (1 / 6, 4 / 6, 1 / 6),
@@ -31,7 +31,7 @@ RULES: dict[int, tuple[float, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class HeadProbe:
-    """What the last layer saw and said on labelled samples: a single point of the path."""
+    """Inputs and errors of the last layer on labelled samples, at one point of the path."""
 
     features: Tensor  # (n, features + 1), the last column 1 for the bias
     errors: Tensor  # (n, outputs) probability minus one-hot label
@@ -45,7 +45,7 @@ class HeadProbe:
 
 @dataclass(frozen=True, eq=False)
 class PathBases:
-    """Class gradients averaged along the segment, and one probe half-way for the noise of single samples."""
+    """Class gradients averaged along the segment, and one probe half-way that tells how single samples scatter."""
 
     gradients: Tensor  # (classes, outputs, features + 1), float64
     middle: HeadProbe
@@ -66,9 +66,9 @@ def path_bases(
 ) -> PathBases:
     """Bases along `before` to `before + change`, by a rule of `points` points; `head` names the last layer's weight.
 
-    The model is used as scratch space and left in evaluation mode, batch normalisation apart.
+    The parameters of `model` are overwritten. It is left in evaluation mode, except for its batch normalisation.
     """
-    weights = RULES[points]
+    weights = QUADRATURE[points]
     gradients, power, least, middle = torch.zeros(()), torch.zeros(()), torch.inf, None
     for index, weight in enumerate(weights):
         load_between(model, before, change, index / max(points - 1, 1))
@@ -119,7 +119,7 @@ def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500
 
 
 def class_mean_weights(labels: Tensor, classes: int) -> Tensor:
-    """(classes, n) one over the class's size where a sample belongs to it, else 0: averages over classes."""
+    """(classes, n) weights that average over the samples of each class: one over its size for its members, else 0."""
     member = torch.nn.functional.one_hot(labels, classes).T.double()
     return member / member.sum(1, keepdim=True)
 
@@ -146,7 +146,7 @@ def whitened_products(columns: Tensor, probe: HeadProbe, shares: Tensor, ridge: 
     if not floor > 0:
         return flat @ flat.T
     root, failed = torch.linalg.cholesky_ex(gram + floor * torch.eye(len(gram), dtype=gram.dtype))
-    if bool(failed):  # the samples are so unlike in size that arithmetic cannot tell their covariance
+    if bool(failed):  # samples that differ too much in size have a covariance that is singular in float64
         return flat @ flat.T
     part = torch.linalg.solve_triangular(root, seen, upper=False)
     whitened: Tensor = (flat @ flat.T - part.T @ part) / floor

@@ -23,14 +23,14 @@ class ModelAnswers:
     start: Tensor  # (origins, classes) mean probability
     variance: Tensor  # (origins, classes) between inputs, at the start
     inputs: int
-    peak: Tensor | None = None  # (origins,) mean of the largest probability minus the largest mean, at the start
+    peak: Tensor | None = None  # (origins,) mean of each input's largest probability minus the largest class mean
     end: Tensor | None = None  # (origins, classes); NaN where training diverged
     start_confusion: Tensor | None = None  # (origins, classes, classes) mean probabilities on samples of each class
-    start_second: Tensor | None = None  # (origins, classes) mean of (1 - p_own)^2
+    start_second: Tensor | None = None  # (origins, classes) mean of (1 - p)^2, p the probability of the own class
     end_confusion: Tensor | None = None
     end_second: Tensor | None = None
-    per_class: float = 0.0  # labelled inputs
-    reach: Tensor | None = None  # (origins,) size of the logits, where there are no inputs: see wire_outlook.py
+    per_class: float = 0.0  # labelled inputs of each class, on average
+    reach: Tensor | None = None  # (origins,) size of the logits, where the update alone was read without any inputs
 
 
 def models_before(view: View) -> dict[int, nn.Module]:

@@ -1,6 +1,6 @@
-"""Spans: a linear layer changes only within what its inputs, and the signals that come back to it, span.
+"""Row and column space of a linear layer's change, which hold the inputs and back-propagated signals of its samples.
 
-Its change is the sum over samples of d_i (a_i, 1)^T, with inputs a_i and back-propagated signals d_i. However easy a
+The change is the sum over samples of d_i (a_i, 1)^T, with inputs a_i and back-propagated signals d_i. However easy a
 sample was, what it adds lies far above the rounding of float32, so that the row space of the change holds nearly every
 input and its column space nearly every signal. How near an auxiliary sample comes to these spaces says how many samples
 like it were there, where the last bias only says how hard they were.
@@ -19,11 +19,11 @@ from torch.nn import functional
 from fedspill.dataset import Examples
 
 _AT_ONCE = 128  # samples in one forward pass
-_LAYERS = 3  # that are looked at: the last ones
-_WIDEST = 16_384  # inputs of a layer that is looked at; more are a matter of memory
-_ABOVE_NOISE = 3.0  # singular values this much above the first one that no sample explains are kept
-_SPARE = 16  # directions beyond the samples', for the size of the noise
-_NEAREST = 1e-4  # share of a sample's square norm outside a span; below, rounding
+_LAYERS = 3  # how many of the last linear layers are looked at
+_WIDEST = 16_384  # inputs of a layer that is looked at; more would take too much memory
+_ABOVE_NOISE = 3.0  # singular values that exceed the noise by this factor count as signal
+_SPARE = 16  # singular values beyond the number of samples, from which the noise is measured
+_NEAREST = 1e-4  # least share of a sample's square norm outside a span; below it is rounding
 _TINY = 1e-12
 
 
@@ -50,7 +50,7 @@ class LayerSamples:
         return weight if self.bias is None else torch.cat([weight, tensors[self.bias].double()[:, None]], 1)
 
     def can_show(self, tensors: Mapping[str, Tensor], samples: int) -> bool:
-        """Whether a message holds this layer, and `samples` of them leave directions that none explains."""
+        """Whether a message holds this layer, and the layer has more directions than `samples` samples fill."""
         weight = tensors.get(self.weight)
         bias = None if self.bias is None else tensors.get(self.bias)
         if weight is None or weight.ndim != 2 or (self.bias is not None and bias is None):
@@ -61,7 +61,7 @@ class LayerSamples:
 
 @dataclass(frozen=True, eq=False)
 class SpanDistance:
-    """How far the adversary's samples lie from what a change spans, on its two sides: inputs and signals."""
+    """How far the adversary's samples lie from the row space (inputs) and column space (signals) of a change."""
 
     logs: Tensor  # (sides, samples) log share of the square norm that lies outside
     noise: float  # the first singular value that no sample explains
@@ -128,12 +128,12 @@ def _portions(own: Examples) -> list[Examples]:
 
 
 def _has_room(shape: Sequence[int], samples: int) -> bool:
-    """Whether a layer (out, in) leaves directions that none of so many samples explains."""
+    """Whether a layer (out, in) has more directions than so many samples can fill."""
     return samples + _SPARE <= min(shape)
 
 
 def distance_from_span(layer: LayerSamples, change: Tensor, samples: int, rng: torch.Generator) -> SpanDistance:
-    """From what the change (out, in) of `samples` samples spans."""
+    """How far the adversary's samples lie from the spaces of the change (out, in) that `samples` samples made."""
     left, values, right = _leading_triplets(change, samples + _SPARE, rng)
     noise = float(values[samples])
     kept = (values > _ABOVE_NOISE * noise) & (torch.arange(len(values)) < samples)

@@ -26,7 +26,7 @@ def rehearse_unexplained(
     read: Sequence[LocalChange],
     found: list[Composition],
     together: Sequence[Sequence[int]],
-    setting: KnownFederation,
+    federation: KnownFederation,
     training: LocalTraining,
     exact: bool,
     rehearsals: int,
@@ -41,12 +41,12 @@ def rehearse_unexplained(
     """
     wanted = []
     for rounds in together:
-        explained = setting.optimizer.name == "sgd" and any(_is_explained(found[i], read[i].samples) for i in rounds)
+        explained = federation.optimizer.name == "sgd" and any(_is_explained(found[i], read[i].samples) for i in rounds)
         # The earlier a round, the less the model knows, and the more it learns from the client.
         early = sorted((i for i in rounds if _is_affordable(read[i], rehearsals)), key=lambda i: read[i].of.round)
         if early and not explained:
             wanted.append((rounds, early[: max(1, STEPS // (rehearsals * read[early[0]].steps) - 1)]))
-    labels, unlike, missed = setting.auxiliary.y.cpu(), 0, 0
+    labels, unlike, missed = federation.auxiliary.y.cpu(), 0, 0
     with progress.bar("rehearsing clients", len(wanted[:MOST])) as bar:
         for done, (rounds, early) in enumerate(wanted[:MOST]):
             bar(done, "")
@@ -55,7 +55,7 @@ def rehearse_unexplained(
                 Seen(
                     read[i].moved,
                     read[i].samples,
-                    partial(rehearsed_head_changes, setting, training, read[i].before, rng=rng),
+                    partial(rehearsed_head_changes, federation, training, read[i].before, rng=rng),
                 )
                 for i in early
             ]
