@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.stacked import is_stackable, why_not_stackable
-from fedspill.federation.trainers import _GROUP
+from fedspill.federation.trainers import _CLIENTS_AT_ONCE
 from fedspill.messages import Message
 from fedspill.registry import make
 from fedspill.training import LocalTraining
@@ -93,7 +93,7 @@ def test_for_layer_norm_and_for_a_single_logit(model: nn.Module) -> None:
 
 
 def test_more_clients_than_one_stack_holds() -> None:
-    clients = [blobs(4 + seed % 3, seed) for seed in range(_GROUP + 6)]
+    clients = [blobs(4 + seed % 3, seed) for seed in range(_CLIENTS_AT_ONCE + 6)]
     results = [messages(engine, clients=clients, rounds=1) for engine in ("loop", "stacked")]
     assert_same_messages(*results, tolerance=1e-5)
 

@@ -12,13 +12,13 @@ from fedspill.messages import Message
 from fedspill.training import Tensors
 
 MOST_EXAMPLES = 1 << 53
-# What a trace can hold; a message of anything else is worth an event, not a recording.
+# The types that a trace can hold; a message of any other type is noted as an event and not recorded.
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 def envelope_fault(message: Message, honest: Message) -> str | None:
-    """Why a message cannot be what `honest` would have been, or None: whose, of which round and kind, from how many."""
+    """Why a message is not to be believed, or None: its round, sender, receiver and kind must be those of `honest`."""
     for part in ("round", "sender", "receiver", "kind"):
         claimed, known = getattr(message, part), getattr(honest, part)
         if claimed != known:
@@ -33,12 +33,12 @@ def envelope_fault(message: Message, honest: Message) -> str | None:
 
 
 def is_recordable(tensors: Mapping[str, object]) -> bool:
-    """Whether these are plain, dense tensors by name, however wrong."""
+    """Whether these can be written to a trace, whatever their shapes and values: named tensors of plain types."""
     return all(_is_text(name) and _is_plain(tensor) for name, tensor in tensors.items())
 
 
 def update_fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
-    """Why an update must be left out, or None. Shapes must be equal, not merely broadcastable."""
+    """Why an update must be left out of the sum, or None. Shapes must be equal, not merely broadcastable."""
     if not tensors:
         return "is empty"
     for name in expected:
@@ -64,7 +64,7 @@ def _is_plain(tensor: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """A string that can be written down: lone surrogates cannot."""
+    """Whether it is a string that UTF-8 can write, which lone surrogates are not."""
     return isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
 
 
@@ -73,7 +73,7 @@ def _is_number(value: object) -> bool:
 
 
 def _quoted(value: object) -> str:
-    """What a client made up, quoted, and no longer than a line."""
+    """What a client sent, quoted and cut to one line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedspill.deployment.deployment import Deployment
 from fedspill.errors import FedspillError, UsageError
-from fedspill.federation.horizontal import Round
+from fedspill.federation.horizontal import RoundResult
 from fedspill.federation.local import state_of
 from fedspill.flower.arrays import array_record, tensors_of
 from fedspill.flower.plan_app import (
@@ -55,7 +55,7 @@ class FlowerFederation:
         self.model: nn.Module = self.deployment.build_model()
         self._planned()  # so that a plan that Flower cannot run is refused here, before anything starts
 
-    def run(self) -> list[Round]:
+    def run(self) -> list[RoundResult]:
         """All rounds; the recording is finished at the end."""
         server, rounds = ServerApp(), _RoundsRecorder(self.recorder)
 
@@ -88,7 +88,7 @@ class _RoundsRecorder(Recorder):
         self._inner = inner
         self._clients: list[int] = []
         self._events: list[Event] = []
-        self.done: list[Round] = []
+        self.done: list[RoundResult] = []
 
     def say(self, message: Message) -> None:
         if message.kind == "update":
@@ -103,7 +103,7 @@ class _RoundsRecorder(Recorder):
         self._inner.note_event(event)
 
     def end_round(self, number: int) -> None:
-        self.done.append(Round(number, tuple(self._clients), tuple(self._events)))
+        self.done.append(RoundResult(number, tuple(self._clients), tuple(self._events)))
         self._clients, self._events = [], []
         self._inner.end_round(number)
 
