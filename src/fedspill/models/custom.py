@@ -18,7 +18,7 @@ from fedspill.models.forward_once import forward_once
 
 @final
 @dataclass(frozen=True)
-class Custom(ModelSpec):
+class CustomModel(ModelSpec):
     """Calls `factory`, "package.module:function", as f(shape, classes), or as f() where it takes nothing."""
 
     name = "custom"
