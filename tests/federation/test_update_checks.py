@@ -91,13 +91,13 @@ HONEST = Message(4, "client:1", "server", "update", {}, {"examples": 7})
         (Message(4, "client:1", "server", "update", {}, {"examples": 7, 3: 1}), "says 1 of 3"),  # type: ignore[dict-item]
     ],
 )  # fmt: skip
-def test_an_envelope_that_cannot_be_is_named(message: Message, says: str | None) -> None:
+def test_what_a_message_wrongly_says_about_itself_is_named(message: Message, says: str | None) -> None:
     found = envelope_fault(message, HONEST)
     assert found is None if says is None else says in (found or "")
     assert len(found or "") < 150
 
 
-def test_what_can_be_recorded_is_plain() -> None:
+def test_only_plain_tensors_are_recordable() -> None:
     assert is_recordable({})
     assert is_recordable(with_b(torch.full((9,), torch.nan)))
     assert is_recordable(with_b(torch.ones(3, dtype=torch.int8)))
@@ -107,7 +107,7 @@ def test_what_can_be_recorded_is_plain() -> None:
     assert not is_recordable({"\ud800": torch.ones(1)})
 
 
-def test_the_weighted_sum_is_that_and_leaves_the_updates_alone() -> None:
+def test_the_weighted_sum_is_right_and_leaves_the_updates_alone() -> None:
     updates: list[dict[str, Tensor]] = [{"a": torch.full((2,), float(value))} for value in (1, 2, 4)]
     assert weighted_sum(updates, [0.5, 0.25, 0.25])["a"].tolist() == [2.0, 2.0]
     assert [update["a"].tolist() for update in updates] == [[1, 1], [2, 2], [4, 4]]

@@ -184,7 +184,7 @@ def test_the_confidence_of_a_trained_network_is_measured_on_auxiliary_data(digit
     assert success(trace, "llbg-aux", known) > 0.9
 
 
-def test_fedsgd_leaks_the_same_labels(digits: Examples) -> None:
+def test_llbg_reads_the_single_gradients_of_fedsgd_too(digits: Examples) -> None:
     assert success(digits_trace(digits, 30, 64, 1, algorithm="fedsgd"), "llbg") > 0.85
 
 

@@ -91,7 +91,7 @@ def test_convolutions_and_layers_used_twice_have_no_such_span(digits: Examples) 
     assert [(layer.weight, tuple(layer.inputs.shape)) for layer in layers] == [("2.weight", (300, 145))]
 
 
-def test_a_layer_that_nothing_reaches_is_survived() -> None:
+def test_a_layer_with_zero_inputs_and_signals_gives_finite_distances() -> None:
     layer = LayerSamples.of("w", None, torch.zeros(20, 30).double(), torch.zeros(20, 30).double())
     assert bool(rehearsed_distance_from_span(layer, torch.arange(5), 1e-6).isfinite().all())
 

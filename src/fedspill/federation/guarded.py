@@ -17,7 +17,7 @@ from fedspill.dataset import Examples
 from fedspill.errors import UsageError
 from fedspill.training import LocalTraining, Tensors, is_single, trained
 
-Holder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
+ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
 
 
@@ -61,7 +61,7 @@ class GuardedTraining(LocalTraining):
     def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
         return self.gradient_by(model, batch, rng, lambda name: None)
 
-    def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: Holder) -> Tensors:
+    def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: ParameterHolder) -> Tensors:
         """As `gradient_of`, where several parties hold the parameters: each clips the gradients of its own part."""
         drawn = any(rule.draws_at_random for rule in self.rules)
         # The size of a randomly drawn step is itself random, so its sum is divided by the expected size.
@@ -121,7 +121,7 @@ def clipped_mean(
     y: Tensor,
     limit: float,
     size: int,
-    holder: Holder = lambda name: None,
+    holder: ParameterHolder = lambda name: None,
 ) -> Tensors:
     """The samples' gradients, each clipped to norm `limit`, summed and divided by `size`, the samples of a step."""
     parameters = {name: parameter.detach() for name, parameter in trained(model).items()}
