@@ -35,8 +35,8 @@ from fedspill.defenses.watch.trial import roc_area
 from fedspill.errors import UsageError
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
-from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.closed_form import NeuronDesign, plant_neurons
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.targets import Targets
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining, Tensors, gradient
@@ -67,7 +67,9 @@ def planted(state: Tensors, index: int = 0) -> Tensors:
     records = CLIENTS[0]
     shadow = blobs(200, 77).x
     targets = Targets(records.x, records.y)
-    return plant_neurons(read_dense(deep()), state, targets, [index], shadow, Shape(), generator(0, "plant", index))
+    return plant_neurons(
+        read_dense_network(deep()), state, targets, [index], shadow, NeuronDesign(), generator(0, "plant", index)
+    )
 
 
 def shown(guard: Guard, states: list[Tensors]) -> tuple[dict[str, Tensor], Message | None, list[str]]:
@@ -429,7 +431,7 @@ def test_contributors_count_samples() -> None:
 def test_the_gate_stops_a_planted_neuron_and_leaves_honest_training_alone() -> None:
     own = CLIENTS[0]
     state = benign(3)[2]
-    dense = read_dense(deep())
+    dense = read_dense_network(deep())
     gated = GradientGate().local(replace(TRAINING, batch_size=60, epochs=1))
     for index in range(10):
         bad = planted(state, index)

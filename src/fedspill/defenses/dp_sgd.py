@@ -71,11 +71,11 @@ class DpSgd(Defense):
 class _NoisySum(StepRule):
     defense: DpSgd
 
-    def each(self) -> float | None:
+    def sample_clip(self) -> float | None:
         return self.defense.clip
 
     @property
-    def draws(self) -> bool:
+    def draws_at_random(self) -> bool:
         return self.defense.sampling == "poisson"
 
     def changed(self, gradients: Tensors, size: int, rng: torch.Generator) -> Tensors:

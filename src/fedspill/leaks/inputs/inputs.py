@@ -10,8 +10,10 @@ import torch
 from fedspill.attack import Attack
 from fedspill.leaks.inputs.exact.routes import recover_exactly
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.gradient_matching import classes_of, labels_from_attack, match_gradients
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.most_likely_batch import InputDistribution, most_likely_batch
 from fedspill.leaks.inputs.observed_gradients import (
     INPUT_NEEDS,
     AttackedMessage,
@@ -20,8 +22,6 @@ from fedspill.leaks.inputs.observed_gradients import (
     guess_of,
     sample_shape,
 )
-from fedspill.leaks.inputs.search.gradient_matching import classes_of, labels_from_attack, match_gradients
-from fedspill.leaks.inputs.search.most_likely_batch import InputDistribution, most_likely_batch
 from fedspill.observe.known_defenses import KnownWire
 from fedspill.trace import View
 

@@ -29,7 +29,7 @@ from fedspill.leaks.labels.counts.readings import is_trained, mixed_hardness
 from fedspill.leaks.labels.counts.whole_counts import Steps, amount_table
 from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.observe.known_defenses import KnownWire
-from fedspill.observe.probe import Outlook
+from fedspill.observe.probe import ModelAnswers
 
 KNOWN = "known"
 _SCALES = 9  # tried, from 0.03 to 1
@@ -45,7 +45,7 @@ def read_defended(
     wire: KnownWire,
     seen: Seen,
     steps: Steps,
-    outlook: Outlook | None,
+    outlook: ModelAnswers | None,
     groups: Sequence[int],
     expected_scale: Callable[[int, Tensor], float] | None = None,
     *,
@@ -56,7 +56,7 @@ def read_defended(
     expected_scale: what clipping would leave of the gradient of origin i if its counts (classes,) were these.
     """
     origins, classes = seen.beta.shape
-    view = outlook or Outlook(torch.full_like(seen.beta, 1 / classes), torch.zeros_like(seen.beta), 1)
+    view = outlook or ModelAnswers(torch.full_like(seen.beta, 1 / classes), torch.zeros_like(seen.beta), 1)
     if wire.mixed:
         return _contrast(seen, steps, view, groups)
     trained = is_trained(view, classes)
@@ -81,7 +81,7 @@ def read_defended(
     return Reading(counts, sure, expected, (KNOWN,) * origins)
 
 
-def _contrast(seen: Seen, steps: Steps, view: Outlook, groups: Sequence[int]) -> Reading:
+def _contrast(seen: Seen, steps: Steps, view: ModelAnswers, groups: Sequence[int]) -> Reading:
     """Counts where public samples fill up the rare classes: only how private samples differ from public ones is left.
 
     Everybody trains on the public samples, so a model knows them better and they push less. What a class pushes beyond
@@ -105,7 +105,7 @@ def _contrast(seen: Seen, steps: Steps, view: Outlook, groups: Sequence[int]) ->
 
 
 def _amounts(
-    wire: KnownWire, seen: Seen, steps: Steps, view: Outlook, trained: Tensor, scale: Tensor
+    wire: KnownWire, seen: Seen, steps: Steps, view: ModelAnswers, trained: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Each class's count and its standard deviation (origins, classes), not yet whole."""
     beta, noise = seen.beta / scale[:, None], seen.noise / scale[:, None]
@@ -136,7 +136,7 @@ def _amounts(
 
 
 def _scale(
-    wire: KnownWire, seen: Seen, steps: Steps, view: Outlook, trained: Tensor, expected: Tensor | None
+    wire: KnownWire, seen: Seen, steps: Steps, view: ModelAnswers, trained: Tensor, expected: Tensor | None
 ) -> Tensor:
     """(origins,) the share that clipping left of an update: the one at which counts are most likely.
 
@@ -173,7 +173,7 @@ def _scale(
 def _posterior(
     seen: Seen,
     steps: Steps,
-    view: Outlook,
+    view: ModelAnswers,
     scale: Tensor,
     amounts: Tensor,
     spread: Tensor,
