@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedspill.leaks.inputs.search.objectives import GradientDistance
 from fedspill.leaks.inputs.search.recipes import inverting_gradients
-from fedspill.leaks.inputs.search.search import Box, one_hot, reconstruct
+from fedspill.leaks.inputs.search.search import Box, SearchResult, one_hot, reconstruct
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 from fedspill.trace import Origin, Truth
