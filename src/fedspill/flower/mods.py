@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.defense import Defense, Site
+from fedspill.defense import ClientContext, Defense
 from fedspill.errors import FedspillError, UsageError
 from fedspill.flower.arrays import as_record, changes, only_arrays, tensors_of
 from fedspill.flower.guard_memory import Memory
@@ -112,7 +112,7 @@ class Guard:
         found, notes, previous = [], {}, memory.previous()
         own = self.examples(context) if self.examples is not None else None
         for place, defense in enumerate(self.defenses):
-            verdict = defense.incoming(model, previous, Site(memory.notes(place), self.architecture, own))
+            verdict = defense.incoming(model, previous, ClientContext(memory.notes(place), self.architecture, own))
             if verdict.memory is not None:
                 notes[place] = verdict.memory
             if verdict.action == "refuse":

@@ -15,7 +15,7 @@ from fedspill.leaks.inputs.leak import INPUTS
 from fedspill.leaks.inputs.observed_gradients import INPUT_NEEDS, Answer, Case, cases_of, guess_of, sample_shape
 from fedspill.leaks.inputs.search.gradient_matching import classes_of, labels_by, match
 from fedspill.leaks.inputs.search.most_likely_batch import Kind, likeliest
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 
@@ -46,7 +46,7 @@ class Reconstruction(Attack):
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         cases, notes = cases_of(view, self.origins, rng)
         effort, classes = Effort(self.starts, peels=self.peels), classes_of(view, cases[0])
-        told = KnownWire.known_to(view) is not None
+        told = KnownDefenses.known_to(view) is not None
         kind = Kind.known_to(view, classes) if told else None
         labels = labels_by("labels", view, rng) if kind is not None else {}
         answers = []

@@ -23,7 +23,7 @@ from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.leaks.inputs.observed_gradients import Answer, Case
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, soft_cross_entropy
 from fedspill.leaks.inputs.search.search import one_hot
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 MOST_SAMPLES = 16  # of a batch: more are not sought
@@ -76,7 +76,7 @@ def likeliest(
     rng: torch.Generator,
 ) -> Answer:
     """The likeliest batch of one step; `labels` (samples,) by a label attack, `first` (k, *shape) one more start."""
-    wire = KnownWire.known_to(view)
+    wire = KnownDefenses.known_to(view)
     assert wire is not None
     if case.steps > 1 or case.samples > MOST_SAMPLES:
         return Answer.none("behind this defense, inputs are sought for one step of few samples only", tried=False)
@@ -85,10 +85,12 @@ def likeliest(
     usual = math.sqrt(sum(float(g.square().sum()) for g in seen) / sum(g.numel() for g in seen))
     spreads = [max(math.hypot(noise, wire.rounding(g)), _QUIET * usual) for g in seen]
     # What was not sent says next to nothing; a still layer says nothing at all.
-    weights = [(g != 0).double() if wire.dropped or wire.no_bias else torch.ones_like(g) for g in seen]
+    weights = [
+        (g != 0).double() if wire.effect.dropped or wire.effect.no_last_bias else torch.ones_like(g) for g in seen
+    ]
     if labels is None or len(labels) != case.samples:
         labels = torch.arange(case.samples) % classes
-    blur = wire.smoothed
+    blur = wire.effect.smoothed
     targets = (1 - blur) * one_hot(labels, classes).double() + blur / classes
     send = defended_gradient(case, view.knows("defense"))
     centre = kind.means[labels]
