@@ -9,12 +9,12 @@ from typing import Any
 import flwr
 from torch import Tensor
 
-from fedspill import __version__
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Weighting
 from fedspill.flower.background_writer import LOG
 from fedspill.flower.round_messages import Told
 from fedspill.leaks.labels.checkpoints import find_head
+from fedspill.version import __version__
 
 
 @dataclass(frozen=True)
