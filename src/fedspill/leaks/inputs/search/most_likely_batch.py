@@ -18,8 +18,6 @@ from torch.func import functional_call, grad, vmap
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
-from fedspill.defenses.clip_noise import ClipNoise
-from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.leaks.inputs.observed_gradients import Answer, Case
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, soft_cross_entropy
 from fedspill.leaks.inputs.search.search import one_hot
@@ -132,8 +130,11 @@ def _search(misfit: Callable[[Tensor, float], Tensor], start: Tensor, loudest: f
 
 def defended_gradient(case: Case, defenses: Sequence[Defense]) -> Callable[[Tensor, Tensor], list[Tensor]]:
     """What x (samples, *shape) with targets (samples, classes) would send, noise apart, by trained parameter."""
-    each = min((defense.clip for defense in defenses if isinstance(defense, DpSgd)), default=None)
-    limits = [defense for defense in defenses if isinstance(defense, ClipNoise) and defense.clip is not None]
+    effects = [defense.effect() for defense in defenses]
+    each = min((effect.sample_clip for effect in effects if effect.sample_clip is not None), default=None)
+    rate = 1.0 if case.lr is None else case.lr  # an update is that much of a step's gradient
+    clips = [one for effect in effects for one in ((effect.step_clip, 1.0), (effect.update_clip, rate))]
+    limits = [(clip, unit) for clip, unit in clips if clip is not None]
     model, names = case.model, [name for name, p in case.model.named_parameters() if p.requires_grad]
     whole = gradients_of(case.as_run)
 
@@ -149,11 +150,9 @@ def defended_gradient(case: Case, defenses: Sequence[Defense]) -> Callable[[Tens
             norms = torch.stack([g.flatten(1).square().sum(1) for g in singles.values()]).sum(0).clamp_min(1e-24).sqrt()
             scale = (each / norms).clamp_max(1) / len(x)
             sent = [torch.einsum("n,n...->...", scale, singles[name]) for name in names]
-        for limit in limits:
-            assert limit.clip is not None
-            rate = case.lr if limit.per == "update" and case.lr is not None else 1.0
-            norm = rate * torch.stack([g.square().sum() for g in sent]).sum().clamp_min(1e-24).sqrt()
-            sent = [g * (limit.clip / norm).clamp_max(1) for g in sent]
+        for clip, unit in limits:
+            norm = unit * torch.stack([g.square().sum() for g in sent]).sum().clamp_min(1e-24).sqrt()
+            sent = [g * (clip / norm).clamp_max(1) for g in sent]
         return sent
 
     return send
