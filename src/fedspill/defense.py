@@ -119,8 +119,8 @@ class WireEffect:
     rounding: Rounding | None = None
     topped_up: float = 0.0  # how far rare classes are filled with public samples, as a share of the commonest class
     no_last_bias: bool = False  # the last layer's bias does not move
-    no_last_layer: bool = False  # neither do its weights
-    only_order: bool = False  # the values are random, their order within a tensor is the true one
+    no_last_layer: bool = False  # its weights do not move
+    only_order: bool = False  # values are random; of the true ones, their order within a tensor is kept
 
     def __post_init__(self) -> None:
         for name in ("sample_clip", "step_clip", "update_clip"):
@@ -135,8 +135,8 @@ class WireEffect:
                 raise UsageError(f"Expected a share from 0 to 1 as {name}, got {getattr(self, name)}.")
 
     @property
-    def clipped(self) -> bool:
-        """Whether the scale of a message is unknown."""
+    def scale_unknown(self) -> bool:
+        """Whether a message may be smaller than what was trained, by a factor that nobody says."""
         return self.rescaled or any(c is not None for c in (self.sample_clip, self.step_clip, self.update_clip))
 
     def then(self, after: WireEffect) -> WireEffect:

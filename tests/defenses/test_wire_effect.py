@@ -18,7 +18,7 @@ from fedspill.deployment.plan import check_plan
 from fedspill.errors import UsageError
 from fedspill.leaks.labels import LabelCounts, Labels
 from fedspill.observe.known_defenses import KnownDefenses
-from fedspill.registry import make
+from fedspill.registry import load, make
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace
 
@@ -125,14 +125,21 @@ def test_noise_on_a_sum_of_samples_is_noise_on_their_mean_to_who_knows_the_batch
     known = KnownDefenses.of(defenses, batch_size=10).effect
     assert known.step_noise == pytest.approx(math.hypot(2.0 * 1.5 / 10, 0.4))
     assert known.sample_sum_noise == 0
-    assert known.clipped
+    assert known.scale_unknown
 
 
 def test_clipping_alone_makes_the_scale_unknown() -> None:
-    assert not WireEffect(update_noise=1.0, dropped=0.5).clipped
+    assert not WireEffect(update_noise=1.0, dropped=0.5).scale_unknown
     for name in ("sample_clip", "step_clip", "update_clip"):
-        assert WireEffect(**{name: 1.0}).clipped
-    assert WireEffect(rescaled=True).clipped
+        assert WireEffect(**{name: 1.0}).scale_unknown
+    assert WireEffect(rescaled=True).scale_unknown
+
+
+def test_a_defense_that_declares_something_else_is_named(outside: str) -> None:
+    kind = load("defenses", outside)
+    silent = type("Mute", (kind,), {"effect": lambda self: None, "name": "mute"})()
+    with pytest.raises(UsageError, match="mute must declare a WireEffect"):
+        KnownDefenses.of([silent], 16)
 
 
 @pytest.mark.parametrize(

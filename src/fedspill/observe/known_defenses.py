@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedspill.defense import Defense, WireEffect
+from fedspill.errors import UsageError
 from fedspill.trace import View
 
 
@@ -35,6 +36,9 @@ class KnownDefenses:
         effect = WireEffect()
         for defense in defenses:
             declared = defense.effect()
+            if not isinstance(declared, WireEffect):
+                came = type(declared).__name__
+                raise UsageError(f"The defense {defense.name} must declare a WireEffect as its effect, got {came}.")
             on_mean = math.hypot(declared.step_noise, declared.sample_sum_noise / batch_size)
             effect = effect.then(replace(declared, step_noise=on_mean, sample_sum_noise=0.0))
         return KnownDefenses(effect)
@@ -77,7 +81,7 @@ class KnownDefenses:
         effect = self.effect
         parts = {
             "noise": self.noisy,
-            "clipping": effect.clipped,
+            "clipping": effect.scale_unknown,
             "compression": effect.dropped,
             "smoothing": effect.smoothed,
             "" if effect.rounding is None else effect.rounding.name: effect.rounding,

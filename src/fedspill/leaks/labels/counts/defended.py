@@ -60,7 +60,7 @@ def read_defended(
     if wire.effect.topped_up:
         return _contrast(seen, steps, view, groups)
     trained = is_trained(view, classes)
-    if wire.effect.clipped and expected_scale is not None:
+    if wire.effect.scale_unknown and expected_scale is not None:
         # What the model itself says about the norm of such a batch narrows the scale down; EBI needs no scale to begin.
         counts = ebi_counts(seen.beta, torch.full((origins,), steps.samples))
         for _ in range(2):
@@ -149,7 +149,7 @@ def _scale(
     ones = torch.ones(len(seen.beta), dtype=torch.float64)
     # A trained model fits its client within a few steps, which shrinks what it says as clipping does.
     drifting = steps.number > 1 and bool(trained.any())
-    if not drifting and (not wire.effect.clipped or bool(seen.whole.all())):
+    if not drifting and (not wire.effect.scale_unknown or bool(seen.whole.all())):
         return ones
     best, evidence = ones, torch.full_like(ones, -torch.inf)
     if expected is None:
