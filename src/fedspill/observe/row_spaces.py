@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedspill.dataset import Examples
+from fedspill.observe.random_sketch import random_sketch
 
 _AT_ONCE = 128  # samples in one forward pass
 _LAYERS = 3  # that are looked at: the last ones
@@ -172,8 +173,7 @@ def _leading(matrix: Tensor, rank: int, rng: torch.Generator) -> tuple[Tensor, T
 
     One power iteration, orthonormal in between: small values beside large ones keep their directions.
     """
-    start = torch.randn(matrix.shape[1], rank, generator=rng, dtype=matrix.dtype)
-    basis = torch.linalg.qr(matrix @ start)[0]
+    basis = torch.linalg.qr(random_sketch(matrix, rank, rng))[0]
     basis = torch.linalg.qr(matrix.T @ basis)[0]
     basis = torch.linalg.qr(matrix @ basis)[0]
     left, values, right = torch.linalg.svd(basis.T @ matrix, full_matrices=False)

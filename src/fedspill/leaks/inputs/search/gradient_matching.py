@@ -13,15 +13,23 @@ from torch import Tensor, nn
 
 from fedspill.attack import Attack
 from fedspill.errors import FedspillError
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
-from fedspill.leaks.inputs.observed_gradients import Answer, Case, cases_of, contradiction, guess_of, sample_shape
-from fedspill.leaks.inputs.search.candidate_gradients import Gradients, gradients_of, local_steps_of
+from fedspill.leaks.inputs.observed_gradients import (
+    AttackedMessage,
+    RecoveredInputs,
+    attacked_messages,
+    guess_of,
+    refuse_contradiction,
+    sample_shape,
+)
+from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of, local_steps_of
 from fedspill.leaks.inputs.search.priors import BatchNormStatistics
 from fedspill.leaks.inputs.search.recipes import dlg, inverting_gradients
-from fedspill.leaks.inputs.search.saved_search import Keep
-from fedspill.leaks.inputs.search.search import Box, Found, Recipe, State, one_hot, reconstruct
+from fedspill.leaks.inputs.search.saved_search import SavedSearches
+from fedspill.leaks.inputs.search.search import Box, Recipe, SearchResult, SearchState, one_hot, reconstruct
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.registry import make
@@ -31,7 +39,7 @@ from fedspill.trace import Origin, View
 MATCH_NEEDS: Needs = needs(sees=["update|gradient", "model"], knows=["architecture", "batch_size", "local_lr"])
 UNEXPLAINED = 0.5  # share of the gradient that a candidate may leave unexplained and still be an answer
 CERTAIN = 1e-4  # relative mismatch below which a batch is vouched for (docs/design/inversion.md)
-STATISTICS = 0.01  # weight of the statistics that buffers tell, in our own recipes
+STATISTICS = 0.01  # weight, in our own recipes, of the statistics that buffers show
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class GradientMatching(Attack, ABC):
 
     needs = MATCH_NEEDS
     leak = INPUTS
-    # One sample: what all of them are made for. Batches are where they differ.
+    # One sample, which all of these attacks are made for; they differ on batches.
     control: ClassVar[Mapping[str, Any] | None] = {
         **INPUTS.control,
         "partition": {"name": "uniform-batch", "batch": 1},
@@ -58,109 +66,113 @@ class GradientMatching(Attack, ABC):
         """What the author writes; the running statistics of `model` are the batch's own where the client sent them."""
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        cases, notes = cases_of(view, self.origins, rng)
-        small = any(case.samples <= self.most_samples for case in cases)
-        labels = labels_by(self.labels_from, view, rng) if self.labels_from and small else {}
+        messages, notes = attacked_messages(view, self.origins, rng)
+        small = any(attacked.samples <= self.most_samples for attacked in messages)
+        labels = labels_from_attack(self.labels_from, view, rng) if self.labels_from and small else {}
         if self.labels_from and small:
             notes.append(f"labels by {self.labels_from}" if labels else f"{self.labels_from} gave no labels")
         answers = []
-        for case in cases:
-            shape = sample_shape(view, case)
-            if case.samples > self.most_samples:
+        for attacked in messages:
+            shape = sample_shape(view, attacked)
+            if attacked.samples > self.most_samples:
                 why = f"batches of more than {self.most_samples} samples are not tried (option most_samples)"
-                answers.append(Answer.none(why, tried=False))
+                answers.append(RecoveredInputs.none(why, tried=False))
             elif shape is None:
-                answers.append(Answer.none("the shape of an input is not known", tried=False))
+                answers.append(RecoveredInputs.none("the shape of an input is not known", tried=False))
             else:
-                known = labels.get(case.of)
-                keep = Keep(Path(self.keep_in)) if self.keep_in else None
-                recipes = [self.recipe(case.norms.told(case.model))]
-                answers.append(best_of(recipes, case, shape, view, rng, known, self.unexplained, keep))
-        return guess_of(cases, answers, notes)
+                known = labels.get(attacked.of)
+                saves = SavedSearches(Path(self.keep_in)) if self.keep_in else None
+                recipes = [self.recipe(attacked.norms.with_batch_statistics(attacked.model))]
+                answers.append(best_explanation(recipes, attacked, shape, view, rng, known, self.unexplained, saves))
+        return guess_of(messages, answers, notes)
 
 
-def match(case: Case, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, moves: int) -> Answer:
-    """Our own choice for small batches: two recipes that fail on different networks, the better explanation wins."""
-    recipes = _recipes(case, moves)
+def match_gradients(
+    attacked: AttackedMessage, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, moves: int
+) -> RecoveredInputs:
+    """Our own choice for small batches: two recipes that fail on different networks, of which the better one counts."""
+    recipes = _recipes(attacked, moves)
     able = all(view.has(word) for word in ("batch_size", "local_lr"))
-    known = labels_by("labels", view, rng).get(case.of) if able else None
-    return best_of(recipes, case, shape, view, rng, known, contrast=True)
+    known = labels_from_attack("labels", view, rng).get(attacked.of) if able else None
+    return best_explanation(recipes, attacked, shape, view, rng, known, contrast=True)
 
 
-def best_of(
+def best_explanation(
     recipes: Sequence[Recipe],
-    case: Case,
+    attacked: AttackedMessage,
     shape: tuple[int, ...],
     view: View,
     rng: torch.Generator,
     labels: Tensor | None,
     unexplained: float = UNEXPLAINED,
-    keep: Keep | None = None,
+    saves: SavedSearches | None = None,
     *,
     contrast: bool = False,
-) -> Answer:
-    """The best explanation that any of the recipes finds; nothing where none explains enough of what was seen.
+) -> RecoveredInputs:
+    """The best explanation that any of the recipes finds; nothing where none explains enough of the gradient.
 
-    `contrast`: what is found is put into the contrast that the client's buffers tell, if they do.
+    `contrast`: what is found is scaled to the contrast that the client's buffers show, if they do.
     """
-    classes, reason = classes_of(view, case), contradiction(case)
-    if reason:
-        return Answer.none(reason, tried=True)
-    gradients, precise = _gradients(case, torch.float32), _gradients(case, torch.float64)
-    observed = [tensor.float() for tensor in case.observed]
-    usable = labels is not None and len(labels) == case.samples and int(labels.max()) < classes
+    classes = classes_of(view, attacked)
+    try:
+        refuse_contradiction(attacked)
+    except CannotRecover as refusal:
+        return RecoveredInputs.none(refusal.problem, tried=True)
+    gradients, precise = _candidate_gradients(attacked, torch.float32), _candidate_gradients(attacked, torch.float64)
+    observed = [tensor.float() for tensor in attacked.gradient_list]
+    usable = labels is not None and len(labels) == attacked.samples and int(labels.max()) < classes
     targets = one_hot(labels, classes) if labels is not None and usable else None
     best: tuple[float, float, Tensor, Tensor] | None = None
     for recipe in recipes:
-        size, box = (case.samples, *shape), _box(view)
-        found = searched(recipe, gradients, observed, size, classes, rng, targets, box, keep, view.progress)
+        size, box = (attacked.samples, *shape), _box(view)
+        found = search_and_save(recipe, gradients, observed, size, classes, rng, targets, box, saves, view.progress)
         x, soft = found.x[found.best].double(), found.targets[found.best].double()
-        x = case.in_contrast(x) if contrast else x
+        x = attacked.in_known_contrast(x) if contrast else x
         if bool(torch.isfinite(x).all()):
-            missed, _ = mismatch_up_to_scale(precise, case.observed, x, soft)
-            whole = case.unexplained(x, missed)
+            missed, _ = mismatch_up_to_scale(precise, attacked.gradient_list, x, soft)
+            whole = attacked.unexplained(x, missed)
             if best is None or whole < best[0]:
                 best = (whole, missed, x, soft)
     if best is None or not best[1] < unexplained:
         why = f"every candidate leaves more than {unexplained:.0%} of the observed gradient unexplained"
-        return Answer.none(why, tried=True)
+        return RecoveredInputs.none(why, tried=True)
     whole, missed, x, soft = best
-    certain = missed < CERTAIN and case.can_vouch(x)
-    return Answer(x, torch.full((len(x),), certain), soft.argmax(1), unexplained=whole)
+    certain = missed < CERTAIN and attacked.can_vouch(x)
+    return RecoveredInputs(x, torch.full((len(x),), certain), soft.argmax(1), unexplained=whole)
 
 
-def searched(
+def search_and_save(
     recipe: Recipe,
-    gradients: Gradients,
+    gradients: GradientFunction,
     observed: Sequence[Tensor],
     shape: Sequence[int],
     classes: int,
     rng: torch.Generator,
     targets: Tensor | None = None,
     box: Box | None = None,
-    keep: Keep | None = None,
+    saves: SavedSearches | None = None,
     progress: Progress = UNWATCHED,
-) -> Found:
-    """A search with its loss on a progress bar; with `keep`, one that outlives its process."""
-    page = keep.page(recipe, observed, shape, targets, rng.get_state()) if keep else None
-    keeper = page.keeper() if page else None
+) -> SearchResult:
+    """A search with its loss on a progress bar; with `saves`, it can be resumed after its process has died."""
+    saved = saves.file_of(recipe, observed, shape, targets, rng.get_state()) if saves else None
+    write = saved.writer() if saved else None
     with progress.bar("matching gradients", recipe.steps) as bar:
 
-        def watch(state: State) -> None:
+        def watch(state: SearchState) -> None:
             bar(state.steps, f"loss {float(state.least.min()):.3g}")
-            if keeper:
-                keeper(state)
+            if write:
+                write(state)
 
-        state = page.read() if page else None
+        state = saved.read() if saved else None
         found = reconstruct(
             recipe, gradients, observed, shape, classes, rng=rng, targets=targets, box=box, state=state, watch=watch
         )
-    if page:
-        page.remove()
+    if saved:
+        saved.remove()
     return found
 
 
-def labels_by(source: str, view: View, rng: torch.Generator) -> dict[Origin, Tensor]:
+def labels_from_attack(source: str, view: View, rng: torch.Generator) -> dict[Origin, Tensor]:
     """Labels (samples,) of every origin that the named label attack can read; none where it cannot run."""
     seed = int(torch.randint(1 << 31, (1,), generator=rng))
     try:
@@ -176,32 +188,32 @@ def labels_by(source: str, view: View, rng: torch.Generator) -> dict[Origin, Ten
     }
 
 
-def classes_of(view: View, case: Case) -> int:
+def classes_of(view: View, attacked: AttackedMessage) -> int:
     """As many as the network has logits; two for a single one."""
-    last = [module for module in case.model.modules() if isinstance(module, nn.Linear)]
+    last = [module for module in attacked.model.modules() if isinstance(module, nn.Linear)]
     if last:
         return max(2, last[-1].out_features)
     return int(view.public["classes"])
 
 
-def _recipes(case: Case, moves: int) -> list[Recipe]:
-    """L-BFGS runs off to any contrast where the batch normalised itself: good only if that can be put right."""
-    if not case.norms.by_batch:
+def _recipes(attacked: AttackedMessage, moves: int) -> list[Recipe]:
+    """Where batches are normalised by themselves L-BFGS ends in any contrast: only used if the contrast is known."""
+    if not attacked.norms.by_batch:
         return [dlg(moves), inverting_gradients(moves, 1e-3)]
     cosine = inverting_gradients(moves, 1e-2)
-    if case.norms.moments:
-        told = BatchNormStatistics(case.norms.told(case.model).float(), STATISTICS)
-        cosine = replace(cosine, priors=(*cosine.priors, told))
-    return [dlg(moves), cosine] if case.statistics_known else [cosine]
+    if attacked.norms.moments:
+        statistics = BatchNormStatistics(attacked.norms.with_batch_statistics(attacked.model).float(), STATISTICS)
+        cosine = replace(cosine, priors=(*cosine.priors, statistics))
+    return [dlg(moves), cosine] if attacked.statistics_known else [cosine]
 
 
-def _gradients(case: Case, dtype: torch.dtype) -> Gradients:
-    model = case.as_run.to(dtype)
-    if case.lr is None or case.steps == 1:
+def _candidate_gradients(attacked: AttackedMessage, dtype: torch.dtype) -> GradientFunction:
+    model = attacked.as_client_ran.to(dtype)
+    if attacked.lr is None or attacked.steps == 1:
         return gradients_of(model)
-    sizes = case.schedule.sizes() * case.schedule.epochs
-    cuts = [case.schedule.batch_size * (index % len(case.schedule.sizes())) for index in range(len(sizes))]
-    return local_steps_of(model, [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)], case.lr)
+    sizes = attacked.schedule.sizes() * attacked.schedule.epochs
+    cuts = [attacked.schedule.batch_size * (index % len(attacked.schedule.sizes())) for index in range(len(sizes))]
+    return local_steps_of(model, [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)], attacked.lr)
 
 
 def _box(view: View) -> Box | None:

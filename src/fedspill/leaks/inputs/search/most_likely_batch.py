@@ -1,9 +1,9 @@
-"""Inputs behind a defense that the adversary knows: the likeliest batch, given what was sent and inputs of the kind.
+"""Inputs behind a defense that the adversary knows: the most likely batch, given the message and similar inputs.
 
-What leaves a client is its gradient, clipped, sparse, coarse or noised in a way that is public. So a candidate batch is
-held against the message with the defense applied to it, each coordinate weighed by the noise that lies on it. Of the
-many batches that explain a noisy message, a Gaussian law fitted to the adversary's own inputs says which are likely.
-The maximum of both together is searched with noise that is first taken to be large and then as it is.
+A client sends its gradient clipped, sparse, rounded or noised in a way that is public. So the defense is applied to a
+candidate batch's gradient as well before it is compared with the message, and each coordinate is weighted by its noise.
+Many batches explain a noisy message; a Gaussian distribution fitted to the adversary's own inputs says which of them
+are likely. The product of both is maximised, first with noise that is assumed larger and then with its true size.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from torch.func import functional_call, grad, vmap
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
-from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, soft_cross_entropy
 from fedspill.leaks.inputs.search.search import one_hot
 from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 MOST_SAMPLES = 16  # of a batch: more are not sought
-_STAGES = 6  # from noise as large as the message to its true size
+_STAGES = 6  # of the search, over which the assumed noise falls from the size of the message to its true size
 _MOVES = 60  # of L-BFGS in each stage
-_QUIET = 1e-3  # of the message's typical coordinate: noise that is assumed where there is none
-_STARTS, _START = 2, 0.3  # starts, and how far from the mean of the kind, in standard deviations
-_OWN = 0.2  # share of the inputs' variance that no other input of the kind explains
+_LEAST_NOISE = 1e-3  # share of the message's typical coordinate that is assumed as noise where there is none
+_STARTS, _START_DISTANCE = 2, 0.3  # random starts, and their distance from the mean in standard deviations
+_PIXEL_SHARE = 0.2  # share of the variance that is taken as independent in every pixel
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
-    """What inputs of the kind look like: a mean for every class and one covariance, as a root of it."""
+class InputDistribution:
+    """A Gaussian distribution of inputs: a mean for every class and one covariance, given by a root of it."""
 
     means: Tensor  # (classes, d)
     root: Tensor  # (d, d), root @ root.T is the covariance
@@ -42,7 +42,7 @@ class Kind:
     high: float
 
     @staticmethod
-    def known_to(view: View, classes: int) -> Kind | None:
+    def known_to(view: View, classes: int) -> InputDistribution | None:
         """From labelled or unlabelled inputs of the adversary; None where it has none."""
         if view.has("aux_data"):
             own: Examples = view.knows("aux_data")
@@ -56,56 +56,58 @@ class Kind:
         means = torch.stack([x[y == c].mean(0) if bool((y == c).any()) else overall for c in range(classes)])
         centred = x - torch.where((y >= 0)[:, None], means[y.clamp_min(0)], overall)
         covariance = centred.T @ centred / max(len(x) - 1, 1)
-        # Few inputs say little of many pixels: a part of the variance is taken as each pixel's own.
-        covariance = (1 - _OWN) * covariance
-        covariance += _OWN * torch.eye(len(covariance)).double() * covariance.diagonal().mean().clamp_min(1e-6)
+        # Few inputs do not determine the covariance of many pixels, so a part of it is replaced by a multiple of one.
+        covariance = (1 - _PIXEL_SHARE) * covariance
+        covariance += _PIXEL_SHARE * torch.eye(len(covariance)).double() * covariance.diagonal().mean().clamp_min(1e-6)
         sizes, directions = torch.linalg.eigh(covariance)
-        return Kind(means, directions * sizes.clamp_min(1e-12).sqrt(), float(x.min()), float(x.max()))
+        return InputDistribution(means, directions * sizes.clamp_min(1e-12).sqrt(), float(x.min()), float(x.max()))
 
 
-def likeliest(
-    case: Case,
+def most_likely_batch(
+    attacked: AttackedMessage,
     shape: tuple[int, ...],
     classes: int,
     view: View,
     labels: Tensor | None,
-    kind: Kind,
+    distribution: InputDistribution,
     first: Tensor | None,
     rng: torch.Generator,
-) -> Answer:
-    """The likeliest batch of one step; `labels` (samples,) by a label attack, `first` (k, *shape) one more start."""
+) -> RecoveredInputs:
+    """The most likely batch of one step; `labels` (samples,) by a label attack, `first` (k, *shape) one more start."""
     wire = KnownDefenses.known_to(view)
     assert wire is not None
-    if case.steps > 1 or case.samples > MOST_SAMPLES:
-        return Answer.none("behind this defense, inputs are sought for one step of few samples only", tried=False)
-    seen = case.observed
-    noise = wire.noise(1, 1, case.lr or 1.0, case.lr is not None)
+    if attacked.steps > 1 or attacked.samples > MOST_SAMPLES:
+        return RecoveredInputs.none(
+            "behind this defense, inputs are sought for one step of few samples only", tried=False
+        )
+    seen = attacked.gradient_list
+    noise = wire.noise(1, 1, attacked.lr or 1.0, attacked.lr is not None)
     usual = math.sqrt(sum(float(g.square().sum()) for g in seen) / sum(g.numel() for g in seen))
-    spreads = [max(math.hypot(noise, wire.rounding(g)), _QUIET * usual) for g in seen]
-    # What was not sent says next to nothing; a still layer says nothing at all.
-    weights = [
-        (g != 0).double() if wire.effect.dropped or wire.effect.no_last_bias else torch.ones_like(g) for g in seen
-    ]
-    if labels is None or len(labels) != case.samples:
-        labels = torch.arange(case.samples) % classes
+    deviations = [max(math.hypot(noise, wire.rounding(g)), _LEAST_NOISE * usual) for g in seen]
+    # A defense that drops coordinates sends zeros in their place. Such a zero does not mean that the gradient is zero
+    # there, so these coordinates, and layers that are sent as all zero, are left out of the comparison.
+    unsent = wire.effect.dropped or wire.effect.no_last_bias
+    weights = [(g != 0).double() if unsent else torch.ones_like(g) for g in seen]
+    if labels is None or len(labels) != attacked.samples:
+        labels = torch.arange(attacked.samples) % classes
     blur = wire.effect.smoothed
     targets = (1 - blur) * one_hot(labels, classes).double() + blur / classes
-    send = defended_gradient(case, view.knows("defense"))
-    centre = kind.means[labels]
+    send = defended_gradient(attacked, view.knows("defense"))
+    centre = distribution.means[labels]
 
     def misfit(u: Tensor, louder: float) -> Tensor:
-        x = (centre + u @ kind.root.T).reshape(case.samples, *shape)
-        parts = zip(send(x, targets), seen, spreads, weights, strict=True)
+        x = (centre + u @ distribution.root.T).reshape(attacked.samples, *shape)
+        parts = zip(send(x, targets), seen, deviations, weights, strict=True)
         return sum((w * (g - s)).square().sum() / (louder * n) ** 2 for g, s, n, w in parts) + u.square().sum()
 
-    # Two samples of one class begin at one mean: without chance they would never part.
-    starts = [_START * torch.randn(centre.shape, generator=rng, dtype=torch.float64) for _ in range(_STARTS)]
-    if first is not None and len(first) == case.samples:
-        starts.append(torch.linalg.solve(kind.root, (first.flatten(1).double() - centre).T).T)
-    loudest = max(1.0, usual / max(spreads))
+    # Samples of one class have the same mean. Started there, they would have equal gradients and stay equal.
+    starts = [_START_DISTANCE * torch.randn(centre.shape, generator=rng, dtype=torch.float64) for _ in range(_STARTS)]
+    if first is not None and len(first) == attacked.samples:
+        starts.append(torch.linalg.solve(distribution.root, (first.flatten(1).double() - centre).T).T)
+    loudest = max(1.0, usual / max(deviations))
     best = min((_search(misfit, start, loudest) for start in starts), key=lambda found: found[0])
-    x = (centre + best[1] @ kind.root.T).clamp(kind.low, kind.high)
-    return Answer(x.reshape(case.samples, *shape), torch.zeros(case.samples, dtype=torch.bool), labels)
+    x = (centre + best[1] @ distribution.root.T).clamp(distribution.low, distribution.high)
+    return RecoveredInputs(x.reshape(attacked.samples, *shape), torch.zeros(attacked.samples, dtype=torch.bool), labels)
 
 
 def _search(misfit: Callable[[Tensor, float], Tensor], start: Tensor, loudest: float) -> tuple[float, Tensor]:
@@ -128,15 +130,17 @@ def _search(misfit: Callable[[Tensor, float], Tensor], start: Tensor, loudest: f
     return (least if math.isfinite(least) else math.inf), found.nan_to_num(0.0)
 
 
-def defended_gradient(case: Case, defenses: Sequence[Defense]) -> Callable[[Tensor, Tensor], list[Tensor]]:
+def defended_gradient(
+    attacked: AttackedMessage, defenses: Sequence[Defense]
+) -> Callable[[Tensor, Tensor], list[Tensor]]:
     """What x (samples, *shape) with targets (samples, classes) would send, noise apart, by trained parameter."""
     effects = [defense.effect() for defense in defenses]
     each = min((effect.sample_clip for effect in effects if effect.sample_clip is not None), default=None)
-    rate = 1.0 if case.lr is None else case.lr  # an update is that much of a step's gradient
+    rate = 1.0 if attacked.lr is None else attacked.lr  # an update is that much of a step's gradient
     clips = [one for effect in effects for one in ((effect.step_clip, 1.0), (effect.update_clip, rate))]
     limits = [(clip, unit) for clip, unit in clips if clip is not None]
-    model, names = case.model, [name for name, p in case.model.named_parameters() if p.requires_grad]
-    whole = gradients_of(case.as_run)
+    model, names = attacked.model, [name for name, p in attacked.model.named_parameters() if p.requires_grad]
+    whole = gradients_of(attacked.as_client_ran)
 
     def one(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
         return soft_cross_entropy(functional_call(model, parameters, (x[None],)), target[None])
