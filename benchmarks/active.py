@@ -18,7 +18,7 @@ import torch
 from timing import interleaved
 
 from fedspill.dataset import Examples
-from fedspill.defense import Site
+from fedspill.defense import ClientContext
 from fedspill.defenses.guard import Guard
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
@@ -87,16 +87,16 @@ def guarded(title: str, shape: tuple[int, ...], widths: tuple[int, ...], example
     moved = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
     before, now = (Message(n, SERVER, EVERYONE, "model", s) for n, s in ((0, state), (1, moved)))
     ours = Guard()
-    verdict = ours.incoming(now, before, Site())
+    verdict = ours.incoming(now, before, ClientContext())
     memory = dict(verdict.memory or {})
     turns = {
         "epoch": lambda: train(model, state, own, training, generator(1, "epoch")),
-        "guard": lambda: ours.incoming(now, before, Site(memory)),
+        "guard": lambda: ours.incoming(now, before, ClientContext(memory)),
     }
     found = interleaved(turns, 40, {"epoch": 3, "guard": 30})
     epoch, guard = (statistics.median(found[name]) for name in ("epoch", "guard"))
     shares = statistics.quantiles((g / e for g, e in zip(found["guard"], found["epoch"], strict=True)), n=4)
-    peak = peak_of(lambda: ours.incoming(now, before, Site(memory)))
+    peak = peak_of(lambda: ours.incoming(now, before, ClientContext(memory)))
     model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     kept = sum(tensor.numel() for tensor in memory.values()) / sum(tensor.numel() for tensor in state.values())
     print(f"{title}: {examples} examples")

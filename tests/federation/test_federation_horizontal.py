@@ -9,7 +9,7 @@ import torch
 from spine import CLASSES, blobs, federation, network, ragged_clients, recorded
 from torch import Tensor, nn
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
 from fedspill.errors import NotVisible, UnknownName, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of, train
@@ -393,7 +393,7 @@ class ScriptedDefense(Defense):
     title: ClassVar[str] = "For tests"
     action: str = "accept"
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
         if self.action == "refuse later":
             return ACCEPT if previous is None else Verdict("refuse", "seen before")
         if self.action == "repair":

@@ -17,7 +17,7 @@ from inprocess import InProcess
 from little import Little, all_nodes, node, same
 from torch import Tensor, nn
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.guard import Guard
@@ -38,7 +38,7 @@ class NoJump(Defense):
 
     furthest: float = 0.6
 
-    def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
+    def incoming(self, message: TraceMessage, previous: TraceMessage | None, client: ClientContext) -> Verdict:
         if previous is None:
             return ACCEPT
         steps = {n: float((t - previous.tensors[n]).abs().max()) for n, t in message.tensors.items()}
@@ -244,7 +244,7 @@ def test_rounds_are_the_servers_where_it_says_them() -> None:
         name: ClassVar[str] = "looks"
         title: ClassVar[str] = "Looks at the round"
 
-        def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
+        def incoming(self, message: TraceMessage, previous: TraceMessage | None, client: ClientContext) -> Verdict:
             seen.append(message.round)
             return ACCEPT
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.defenses.guard_gate import GradientGate
+from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.federation.local import train
 from fedspill.models.mlp import Mlp
 from fedspill.planting.closed_form import NeuronDesign, neurons_of_target, plant_neurons

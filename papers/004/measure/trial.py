@@ -9,8 +9,8 @@ import torch
 
 from fedspill.dataset import Examples
 from fedspill.defenses.badacc import rose
+from fedspill.defenses.model_checks.own_data_trial import errors_of, roc_area
 from fedspill.defenses.wadm import divergences
-from fedspill.defenses.watch.trial import errors_of, roc_area
 from fedspill.planting.dense_network import DenseNetwork
 from fedspill.training import Tensors
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.defense import Defense, Site
+from fedspill.defense import ClientContext, Defense
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import load, state_of
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
@@ -199,8 +199,10 @@ class Horizontal:
                 groups.append((dict(model.tensors), [index]))
         return groups
 
-    def _site(self, index: int, place: int) -> Site:
-        return Site(self._memories.get((index, place), {}), lambda: copy.deepcopy(self.model), self.clients[index])
+    def _site(self, index: int, place: int) -> ClientContext:
+        return ClientContext(
+            self._memories.get((index, place), {}), lambda: copy.deepcopy(self.model), self.clients[index]
+        )
 
     def _honest_envelope(self, number: int, index: int) -> Message:
         """An honest client's message, still without tensors."""

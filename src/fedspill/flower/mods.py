@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.defense import Defense, Site
+from fedspill.defense import ClientContext, Defense
 from fedspill.errors import FedspillError, UsageError
 from fedspill.flower.arrays import array_record, single_array_record, tensors_of, update_from
 from fedspill.flower.guard_memory import GuardMemory
@@ -112,7 +112,7 @@ class DefenseMod:
         findings, notes, previous = [], {}, memory.previous_model()
         own = self.examples(context) if self.examples is not None else None
         for place, defense in enumerate(self.defenses):
-            verdict = defense.incoming(model, previous, Site(memory.notes_of(place), self.architecture, own))
+            verdict = defense.incoming(model, previous, ClientContext(memory.notes_of(place), self.architecture, own))
             if verdict.memory is not None:
                 notes[place] = verdict.memory
             if verdict.action == "refuse":

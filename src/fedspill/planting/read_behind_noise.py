@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedspill.messages import Message
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.planting.closed_form import neurons_of_target
 from fedspill.planting.dense_network import DenseNetwork, residuals
 from fedspill.planting.targets import Targets
@@ -29,7 +29,7 @@ _DEAD_ZONE = 0.1  # of the mean distance, along one direction, of the nearest sh
 
 def reads_through_noise(view: View, dense: DenseNetwork) -> bool:
     """Whether the adversary knows of noise on what it reads, in a network whose neurons fire for one record alone."""
-    wire = KnownWire.known_to(view) if dense.hidden == 2 else None
+    wire = KnownDefenses.known_to(view) if dense.hidden == 2 else None
     return wire is not None and wire.noisy
 
 

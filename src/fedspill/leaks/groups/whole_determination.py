@@ -15,7 +15,7 @@ from fedspill.errors import NotApplicable, UsageError
 from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.groups.leak import GROUPS
 from fedspill.messages import SERVER
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.observe.local_changes import KnownFederation, read_known_federation
 from fedspill.observe.path_bases import (
     HeadProbe,
@@ -78,10 +78,10 @@ class WholeDetermination(Attack):
             amount = -vectors.mean(1)
             group = clustered(vectors, amount, self.groups or 3)
             return Groups(of, group[None], amount[None], torch.tensor([True]), notes)
-        wire = KnownWire.known_to(view)
-        still = wire is not None and wire.no_head  # a last layer that never moves has no path
+        wire = KnownDefenses.known_to(view)
+        still = wire is not None and wire.effect.no_last_layer  # a last layer that never moves has no path
         if self.solver == "path" and not still:
-            logs, errors = path_amounts(rounds, federation, 0.0 if wire is None else wire.smoothed)
+            logs, errors = path_amounts(rounds, federation, 0.0 if wire is None else wire.effect.smoothed)
         else:
             load_between(federation.model, last.tensors, {}, 0.0)
             logs, errors = prior_amounts(federation)

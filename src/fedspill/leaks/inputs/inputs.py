@@ -22,7 +22,7 @@ from fedspill.leaks.inputs.observed_gradients import (
     guess_of,
     sample_shape,
 )
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 
@@ -53,7 +53,7 @@ class Reconstruction(Attack):
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         messages, notes = attacked_messages(view, self.origins, rng)
         effort, classes = RootSearchEffort(self.starts, peels=self.peels), classes_of(view, messages[0])
-        knows_defense = KnownWire.known_to(view) is not None
+        knows_defense = KnownDefenses.known_to(view) is not None
         distribution = InputDistribution.known_to(view, classes) if knows_defense else None
         labels = labels_from_attack("labels", view, rng) if distribution is not None else {}
         answers = []

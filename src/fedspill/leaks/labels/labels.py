@@ -26,7 +26,7 @@ from fedspill.leaks.labels.counts.whole_counts import Steps
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.messages import Kind, Message
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.observe.last_layer import LABEL_NEEDS, LastLayerGradients, is_update, read_last_layer
 from fedspill.observe.local_changes import KnownOptimizer
 from fedspill.observe.probe import ModelAnswers, ModelProbe, can_probe
@@ -64,7 +64,7 @@ class Labels(Attack):
         summing = optimizer.name == "sgd" and not optimizer.weight_decay  # decay moves a layer out of its span
         spans = SpanReader(probe, rng) if probe is not None and probe.labels is not None and summing else None
         messages = _messages_of(view, layer)
-        wire = KnownWire.known_to(view)
+        wire = KnownDefenses.known_to(view)
         bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
         counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
         sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
@@ -126,7 +126,7 @@ def _by_itself(view: View, sent: Sequence[Message]) -> ModelAnswers | None:
 
 
 def _through(
-    wire: KnownWire,
+    wire: KnownDefenses,
     layer: LastLayerGradients,
     rows: Tensor,
     messages: dict[Origin, Message],
@@ -162,9 +162,9 @@ def _through(
     names = [message.sender if same and message.kind == "update" else str(i) for i, message in enumerate(sent)]
     numbers = {name: index for index, name in enumerate(dict.fromkeys(names))}
     expected = None
-    if probe is not None and wire.step_clip is not None:
+    if probe is not None and wire.effect.step_clip is not None:
         models = [probe.models[message.round] for message in sent]
-        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.step_clip)
+        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.effect.step_clip)
     return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
 
 
