@@ -13,7 +13,8 @@ from fedspill.attack_run import Outcome, metrics_of
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import Finding, ScoreFigures, rounded
-from fedspill.audit.severity import advantage, severity
+from fedspill.audit.severity import advantage, lowered_by, repeats_to_decide, severity, state_of
+from fedspill.audit.why_not import skipped
 from fedspill.evidence import Curve, from_json, merge
 from fedspill.metric import Measured, Metric, Score
 
@@ -47,8 +48,12 @@ def score_finding(
     )
     if not scored:
         worst = min(others, key=lambda outcome: WORST.index(outcome.status), default=NOT_RUN)
-        return finding.model_copy(update={"status": worst.status, "why": worst.why})
-    leak = pair.make().leak
+        tested = "not tested" if worst.status == "skipped" else "errored"
+        return finding.model_copy(
+            update={"status": worst.status, "why": worst.why, "state": tested, "why_short": skipped(worst.why)}
+        )
+    attack = pair.make()
+    leak = attack.leak
     metrics = metrics_of(leak, more)
     scores = {name: _pooled(metrics[name], scored) for name in scored[0].measured if name in metrics}
     headline = leak.headline
@@ -61,12 +66,20 @@ def score_finding(
     finding = finding.model_copy(update={"score": figures.unnumbered, "notes": notes, "used": used})
     failed = control.failure() if control is not None else "its controls did not run"
     if score.status != "ok" or failed:
-        return finding.model_copy(update={"status": "unscored", "why": failed or score.why})
+        why = failed or score.why
+        return finding.model_copy(
+            update={"status": "unscored", "why": why, "state": "errored", "why_short": skipped(why)}
+        )
+    state = state_of(score, headline.perfect)
+    decide = repeats_to_decide(score, headline.perfect, len(scored)) if state == "undecided" else None
     return finding.model_copy(
         update={
             "status": "ok",
             "score": figures,
-            "severity": severity(score, headline.perfect, pair.threat, used),
+            "state": state,
+            "repeats_to_decide": decide,
+            "severity": severity(score, headline.perfect, used, attack.needs.does),
+            "lowered": lowered_by(used, attack.needs.does) if state == "found" else "",
             "advantage": advantage(score, headline.perfect),
             "other_scores": [
                 ScoreFigures.of(metrics[name], other) for name, other in scores.items() if other.status == "ok"
