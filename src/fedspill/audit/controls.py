@@ -21,7 +21,7 @@ from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.planted_run import run_planted
 from fedspill.audit.result import ControlPart, ScoreFigures
-from fedspill.audit.severity import advantage
+from fedspill.audit.severity import sure_advantage
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.errors import FedspillError
@@ -63,9 +63,11 @@ def _found(attack: Attack, pair: Pair, trace: Trace, deployment: Deployment, *, 
         outcome = run_attack(attack, trace, pair.threat, knowledge=deployment.knowledge(), seed=SEED, truth=truth)
     except FedspillError as error:
         return ControlPart(passed=False, found=None, score=None, why=f"could not run: {error}")
-    unscored = Score.unscored(outcome.why, len(outcome.guess.of) if outcome.guess else 0)
-    score = outcome.scores.get(metric.name, unscored)
-    found = score.status == "ok" and advantage(score, metric.perfect) > 0
+    score = Score.unscored(outcome.why, len(outcome.guess.of) if outcome.guess else 0)
+    if metric.name in outcome.measured:
+        # A control speaks of its own messages, not of other clients: there each counts by itself.
+        score = metric.summarise(outcome.measured[metric.name].measured().each_alone())
+    found = score.status == "ok" and sure_advantage(score, metric.perfect) > 0
     if score.status != "ok":
         why = f"not scored: {score.why}"
     elif found:

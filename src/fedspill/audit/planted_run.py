@@ -59,3 +59,4 @@ def _note_truth(trace: MemoryTrace, deployment: Deployment, planted: range, roun
         group = drawn.targets.group(number, at_once)
         trace.note_truth(Origin(number, AGGREGATOR), "target_values", drawn.values[group])
         trace.note_truth(Origin(number, AGGREGATOR), "target_members", drawn.members[group])
+        trace.note_truth(Origin(number, AGGREGATOR), "target_holders", drawn.holders[group])

@@ -8,14 +8,14 @@ from typing import ClassVar, final
 import torch
 
 from fedspill.leaks.membership.guess import Membership
-from fedspill.metric import Measured, Metric, Score
-from fedspill.roc_area import MAX_FPR, area_score, target_facts
+from fedspill.metric import Measured
+from fedspill.roc_area import MAX_FPR, AreaMetric, holders_of, target_facts
 from fedspill.trace import Truth
 
 
 @final
 @dataclass(frozen=True)
-class MembershipAuc(Metric[Membership]):
+class MembershipAuc(AreaMetric[Membership]):
     """Restricted area between targets that clients trained on and targets that nobody did; chance is one half."""
 
     name: ClassVar[str] = "membership-auc"
@@ -28,7 +28,5 @@ class MembershipAuc(Metric[Membership]):
 
     def measure(self, guess: Membership, truth: Truth) -> Measured:
         member = target_facts(guess, guess.places, truth, "target_members")
-        return Measured(guess.scores, torch.zeros_like(guess.scores), member)
-
-    def summarise(self, measured: Measured) -> Score:
-        return area_score(measured, self.max_fpr)
+        holders = holders_of(guess, guess.places, truth)
+        return Measured(guess.scores, torch.zeros_like(guess.scores), member, holders)
