@@ -101,11 +101,24 @@ def run_attack(
     view = trace.view(threat, me=ME, knowledge=knowledge, progress=progress)
     guess = attack(view, seed=seed, limit=limit)
     truth = trace.truth() if truth is None else truth
-    headline = attack.leak.headline
+    return score_guess(attack.leak, guess, truth, used=sorted(view.used), metrics=metrics, show_data=show_data)
+
+
+def score_guess(
+    leak: Leak[Any],
+    guess: Guess,
+    truth: Truth,
+    *,
+    used: Sequence[str] = (),
+    metrics: Sequence[Metric[Any]] = (),
+    show_data: bool = False,
+) -> Outcome:
+    """A guess held against the truth. No code of the attack is needed for it, so that none need be here."""
+    headline = leak.headline
     measured: dict[str, Measurement] = {}
     scores: dict[str, Score] = {}
     notes = list(guess.notes)
-    for metric in (headline, *_details(attack.leak, metrics, notes)):
+    for metric in (headline, *_details(leak, metrics, notes)):
         try:
             result = metric.measure(guess, truth)
         except NotScored as error:
@@ -123,7 +136,7 @@ def run_attack(
         measured=measured,
         rounds=[origin.round for origin in guess.of],
         notes=notes,
-        used=sorted(view.used),
+        used=list(used),
         evidence=[item.as_json() for item in headline.evidence(guess, truth, private=show_data)],
         guess=guess,
         scores=scores,

@@ -246,11 +246,11 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
     cells = []
     for pair in pairs_of(plan, about["secure_aggregation"]):
         try:
-            attack = pair.make()
+            said = pair.facts
         except FedspillError:  # a faulty plug-in: its own job will say what is wrong, the others go on
             cells.append(Cell(pair, find("attacks", pair.attack).title, "unknown", ()))
         else:
-            cells.append(Cell(pair, attack.title, attack.leak.name, tuple(pair.lacks())))
+            cells.append(Cell(pair, said.title, said.leak, tuple(pair.lacks())))
     candidates = candidates_of(plan) if request.trace is None else []
     store.note(
         {

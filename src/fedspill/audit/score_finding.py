@@ -52,8 +52,7 @@ def score_finding(
         return finding.model_copy(
             update={"status": worst.status, "why": worst.why, "state": tested, "why_short": skipped(worst.why)}
         )
-    attack = pair.make()
-    leak = attack.leak
+    leak, does = pair.leak, pair.facts.needed().does
     metrics = metrics_of(leak, more)
     scores = {name: _pooled(metrics[name], scored) for name in scored[0].measured if name in metrics}
     headline = leak.headline
@@ -78,8 +77,8 @@ def score_finding(
             "score": figures,
             "state": state,
             "repeats_to_decide": decide,
-            "severity": severity(score, headline.perfect, used, attack.needs.does),
-            "lowered": lowered_by(used, attack.needs.does) if state == "found" else "",
+            "severity": severity(score, headline.perfect, used, does),
+            "lowered": lowered_by(used, does) if state == "found" else "",
             "advantage": advantage(score, headline.perfect) if state == "found" else 0.0,
             "borderline": levels_of(score, headline.perfect).borderline,
             "other_scores": [
