@@ -192,6 +192,7 @@ class Headline(_Model):
     severity: SeverityWord | None = None
     cell: LeakCell | None = None
     needs: list[str] = Field(default_factory=list)  # what the attacker knows beside the messages, in words
+    lowered: str = ""  # why it counts one level less than its figure
 
 
 class SettingSummary(_Model):

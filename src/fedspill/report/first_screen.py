@@ -73,7 +73,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         about=_about(result),
         banner=tuple(f"{check.defense}: {check.why}" for check in result.defense_checks if check.on is False),
         verdict=_capital(headline.cell.sentence) if headline.cell else "",
-        beside=_beside(headline, result),
+        beside=_beside(headline),
         picture=_picture(headline),
         columns=tuple((_capital(a.who) or a.name, a.short or a.title) for a in result.adversaries),
         rows=tuple(shown_row(row, result) for row in result.leaks),
@@ -153,13 +153,14 @@ def _about(result: AuditResult) -> str:
     return f"{said} Test accuracy {percent(result.accuracy.value)}." if result.accuracy else said
 
 
-def _beside(headline: Headline, result: AuditResult) -> str:
+def _beside(headline: Headline) -> str:
     cell = headline.cell
     if cell is None:
         return "That is what these attacks found on this data. It is no proof that nothing leaks."
     between = f" The figure is {cell.between} in 95 % of cases." if cell.between else ""
     needs = f"The attacker needs {_listed(headline.needs)}" if headline.needs else "The attacker needs what it sees"
-    return f"Guessing without access gets {cell.guessing}.{between} {needs}, and nothing else."
+    lowered = f" Rated one level less, since {headline.lowered}." if headline.lowered else ""
+    return f"Guessing without access gets {cell.guessing}.{between} {needs}, and nothing else.{lowered}"
 
 
 def _picture(headline: Headline) -> tuple[int, int] | None:
@@ -172,8 +173,8 @@ def _picture(headline: Headline) -> tuple[int, int] | None:
 def _defenses(checks: list[DefenseCheck]) -> str:
     if not checks:
         return "No defense is configured."
-    words = {True: "on", False: "OFF", None: "cannot be verified from messages"}
-    return "Configured defenses: " + "; ".join(f"{check.defense} is {words[check.on]}" for check in checks) + "."
+    words = {True: "is on", False: "is OFF", None: "cannot be verified from messages"}
+    return "Configured: " + "; ".join(f"{check.defense} {words[check.on]}" for check in checks) + "."
 
 
 def _after_words(advice: Advice) -> str:

@@ -39,6 +39,8 @@ def _page(result: AuditResult) -> dict[str, Any]:
 
     def names_of(item: Mapping[str, Any]) -> list[str]:
         given: list[str] = item.get("names") or []
+        if item["kind"] == "clients":
+            return given
         known = classes if len(classes) == len(given) else [str(index) for index in range(len(given))]
         return [str(name or other) for name, other in zip(given, known, strict=True)]
 
