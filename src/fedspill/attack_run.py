@@ -73,6 +73,7 @@ class Outcome(BaseModel):
     metric: str = ""  # the headline
     measured: dict[str, Measurement] = Field(default_factory=dict)
     rounds: list[int] = Field(default_factory=list)  # of each origin
+    senders: list[str] = Field(default_factory=list)  # of each origin
     notes: list[str] = Field(default_factory=list)
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     evidence: list[dict[str, Any]] = Field(default_factory=list)
@@ -135,6 +136,7 @@ def score_guess(
         metric=headline.name,
         measured=measured,
         rounds=[origin.round for origin in guess.of],
+        senders=[origin.sender for origin in guess.of],
         notes=notes,
         used=list(used),
         evidence=[item.as_json() for item in headline.evidence(guess, truth, private=show_data)],

@@ -92,6 +92,7 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding]) -> Headlin
         severity=row.severity,
         cell=cell,
         needs=[KNOWN_AS.get(word, word) for word in finding.used],
+        lowered=finding.lowered,
     )
 
 

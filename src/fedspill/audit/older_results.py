@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from fedspill.audit.advice import single_advice, unhelped
 from fedspill.audit.leak_table import headline_of, leak_rows, left_out_of
 from fedspill.audit.matrix import Pair
-from fedspill.audit.result import AuditResult, Finding
+from fedspill.audit.result import AuditResult, Finding, LeakSummary
 from fedspill.audit.severity import State, repeats_to_decide, state_of
 from fedspill.audit.why_not import lacking, skipped
 from fedspill.errors import FedspillError
@@ -32,9 +33,32 @@ def completed(result: AuditResult) -> AuditResult:
             "leaks": rows,
             "headline": headline_of(rows, findings),
             "left_out": left_out_of(rows),
+            "advice": single_advice(_named(result.families), rows),
+            "unhelped": unhelped(result.families),
             "adversaries": adversaries,
         }
     )
+
+
+def _named(families: list[LeakSummary]) -> list[LeakSummary]:
+    """Settings with their defense's name, which earlier versions wrote into the label alone."""
+    named = []
+    for family in families:
+        settings = []
+        for setting in family.settings:
+            name, _, given = setting.setting.removesuffix(")").partition("(")
+            words = (word.partition("=") for word in given.split(", ") if word)
+            options = {key: _value(value) for key, _, value in words}
+            settings.append(setting.model_copy(update={"defense": name, "options": options}))
+        named.append(family.model_copy(update={"settings": settings}))
+    return named
+
+
+def _value(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _with_state(finding: Finding, repeats: int) -> Finding:

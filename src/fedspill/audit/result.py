@@ -111,6 +111,7 @@ class DefenseTrial(_Model):
     defense: str
     options: dict[str, Any]
     status: Status
+    state: State = "not tested"
     why: str
     severity: SeverityWord | None
     advantage: Rounded
@@ -219,6 +220,7 @@ class Headline(_Model):
     severity: SeverityWord | None = None
     cell: LeakCell | None = None
     needs: list[str] = Field(default_factory=list)  # what the attacker knows beside the messages, in words
+    lowered: str = ""  # why it counts one level less than its figure
 
 
 class SettingSummary(_Model):
@@ -226,7 +228,10 @@ class SettingSummary(_Model):
 
     setting: str
     title: str
+    defense: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
     severity: SeverityWord | None
+    undecided: bool = False  # whether the interval of some attack is too wide to tell
     advantage: Rounded
     attacks: int
     blinded: int  # attacks whose adversary no longer sees what they need
@@ -242,6 +247,48 @@ class LeakSummary(_Model):
     family: str
     settings: list[SettingSummary]
     advice: str
+
+
+class AdvisedDefense(_Model):
+    """A defense with its options, and what it takes to have it."""
+
+    name: str
+    title: str
+    options: dict[str, Any]
+    setting: str
+    needs: list[str]
+
+
+class LeakChange(_Model):
+    """What a leak was, and what it is to an attacker once the advice is followed."""
+
+    leak: str
+    title: str
+    before: SeverityWord | None
+    after: SeverityWord | None  # null: see `state`
+    state: State  # "cannot": no attack of ours can run any more
+    advantage: Rounded
+    adaptive: bool  # whether every attack asked for the defense's parameters and got them
+
+
+class Advice(_Model):
+    """One or more defenses that were run as one deployment, what they leave and what they cost."""
+
+    defenses: list[AdvisedDefense]
+    changes: list[LeakChange]
+    accuracy: AccuracyFigures | None
+    accuracy_change: Rounded
+    epsilon: Rounded
+    plan_lines: str  # to paste into a plan
+    flower_lines: str  # to paste into a Flower client
+
+
+class AfterAdvice(_Model):
+    """The best combination that was found, and the table of leaks as measured with it."""
+
+    advice: Advice
+    leaks: list[LeakRow]
+    seconds: Rounded = None
 
 
 class ControlPart(_Model):
@@ -327,6 +374,9 @@ class AuditResult(_Model):
     left_out: list[str] = Field(default_factory=list)  # leaks that no attack of the plan is about
     findings: list[Finding]
     families: list[LeakSummary]
+    advice: list[Advice] = Field(default_factory=list)  # single defenses, the best first
+    after: AfterAdvice | None = None  # with the best combination in place
+    unhelped: list[str] = Field(default_factory=list)  # leaks that none of the defenses tried brings down
     controls: list[ControlResult]
     adversaries: list[AdversarySummary]
     classes: list[str]

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, final
 
 from fedspill.attack_run import Outcome
 from fedspill.audit.accepted import Accepted
+from fedspill.audit.advice import single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
 from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
 from fedspill.audit.leak_table import headline_of, in_order, leak_rows, left_out_of
@@ -145,6 +146,7 @@ class StoredAudit:
         accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
         rows = leak_rows(found)
         checks = self._checks(records)
+        families = summarise_leaks(found)
         return AuditResult(
             fedspill=self.facts["fedspill"],
             verdict=verdict(found),
@@ -155,7 +157,9 @@ class StoredAudit:
             leaks=rows,
             left_out=left_out_of(rows),
             findings=found,
-            families=summarise_leaks(found),
+            families=families,
+            advice=single_advice(families, rows),
+            unhelped=unhelped(families),
             controls=[self._control_result(cell.pair) for cell in self.answered()],
             adversaries=self._adversaries(),
             classes=self.facts["about"]["classes"],

@@ -103,6 +103,7 @@ def _evidence(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str
     return [
         histogram(f"{metric.title}, over origins", values),
         *by_round(metric, outcomes),
+        *by_client(metric, outcomes),
         *(_rounded(item.as_json()) for item in drawings),
     ]
 
@@ -128,6 +129,27 @@ def by_round(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str,
     means = [[rounded(fmean(of[number])) or 0.0 for number in rounds] for of in (values, chance)]
     title = f"{metric.title}, by round"
     return [Curve(title, False, [float(r) for r in rounds], means[0], "round", metric.title, means[1]).as_json()]
+
+
+def by_client(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The mean score of each client beside chance; of several repeats the first, since each has clients of its own."""
+    outcome = outcomes[0]
+    measured = outcome.measured[metric.name]
+    if len(outcome.senders) != len(measured.values):
+        return []
+    values, chance = defaultdict(list), defaultdict(list)
+    for sender, value, level in zip(outcome.senders, measured.values, measured.chance, strict=True):
+        values[sender].append(value)
+        chance[sender].append(level)
+    if len(values) < 2:
+        return []
+    names = sorted(values, key=lambda name: (len(name), name))
+    means = [[rounded(fmean(of[name])) or 0.0 for name in names] for of in (values, chance)]
+    which = ", first repeat" if len(outcomes) > 1 else ""
+    title = f"{metric.title}, by client{which}"
+    return [
+        {"kind": "clients", "title": title, "private": False, "names": names, "values": means[0], "chance": means[1]}
+    ]
 
 
 def histogram(title: str, values: Sequence[float]) -> dict[str, Any]:
