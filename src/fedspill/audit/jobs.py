@@ -22,7 +22,7 @@ from fedspill.audit.sealed_attack import SealedAttack, is_foreign
 from fedspill.audit.target import DefenseSetting
 from fedspill.errors import FedspillError, NotApplicable, NotKnown
 from fedspill.files import dump_json
-from fedspill.registry import entries
+from fedspill.registry import entries, find
 from fedspill.seeds import seed_of
 from fedspill.trace import Trace
 
@@ -169,7 +169,7 @@ class ControlJob(Job):
 
 
 def _has_foreign_defense(setting: DefenseSetting) -> bool:
-    return any(type(defense).__module__.partition(".")[0] != "fedspill" for defense in setting.defenses())
+    return any(find("defenses", defense.name).is_plugin for defense in setting.chosen)
 
 
 _KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in (RecordJob, AttackJob, ControlJob)}

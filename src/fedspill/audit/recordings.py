@@ -27,6 +27,7 @@ from fedspill.errors import NotApplicable, NotKnown
 from fedspill.federation.local import accuracy
 from fedspill.files import sha256
 from fedspill.metric import Metric
+from fedspill.plain_text import one_line
 from fedspill.registry import make
 from fedspill.trace import Trace
 from fedspill.trace_folder import FolderRecorder, FolderTrace
@@ -74,7 +75,7 @@ class Recordings:
             epsilon=claim.epsilon if claim and math.isfinite(claim.epsilon) else None,
             delta=claim.delta if claim else None,
             checks=[DefenseCheck(**asdict(check)) for check in checks],
-            events=[f"round {e.round}, {e.party}: {e.what}" for done in rounds for e in done.events],
+            events=[one_line(f"round {e.round}, {e.party}: {e.what}") for done in rounds for e in done.events],
             trace=sha256(folder / "index.jsonl"),  # a chain over everything in the recording
             seconds_per_round=(time.perf_counter() - began) / max(len(rounds), 1),
         )

@@ -149,6 +149,7 @@ class Finding(_Model):
     state: State = "not tested"
     lowered: str = ""  # why it counts one level less than its advantage
     advantage: Rounded = None
+    likely: SeverityWord | None = None  # of one that is undecided, its level by the value alone
     borderline: bool = False  # whether the interval holds a bar between two severities
     score: ScoreFigures = ScoreFigures()
     other_scores: list[ScoreFigures] = Field(default_factory=list)

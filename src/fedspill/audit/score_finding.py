@@ -80,6 +80,7 @@ def score_finding(
             "severity": severity(score, headline.perfect, used, does),
             "lowered": lowered_by(used, does) if state == "found" else "",
             "advantage": advantage(score, headline.perfect) if state == "found" else 0.0,
+            "likely": levels_of(score, headline.perfect).level if state == "undecided" else None,
             "borderline": levels_of(score, headline.perfect).borderline,
             "other_scores": [
                 ScoreFigures.of(metrics[name], other) for name, other in scores.items() if other.status == "ok"
