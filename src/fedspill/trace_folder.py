@@ -203,15 +203,11 @@ class FolderTrace(Trace):
             if isinstance(classes, int) and classes > MOST_CLASSES:
                 raise TraceRefused(f"{self._folder}/trace.json says {classes:,} classes and names no head.")
             return
-        rows = self._rows_of(head)
+        rows, said = self._rows_of(head), f"{self._folder}/trace.json says {classes:,} classes"
         if rows is not None and rows != classes and (rows, classes) != (1, 2):
-            raise TraceRefused(
-                f"{self._folder}/trace.json says {classes:,} classes; its head {head!r} has {rows:,} rows."
-            )
+            raise TraceRefused(f"{said}; its head {head!r} has {rows:,} rows.")
         if rows is None and classes > MOST_CLASSES:
-            raise TraceRefused(
-                f"{self._folder}/trace.json says {classes:,} classes, and no message has its head {head!r}."
-            )
+            raise TraceRefused(f"{said}, and no message has its head {head!r}.")
 
     def _rows_of(self, head: str) -> int | None:
         """The first dimension of that tensor in the first message that has it."""

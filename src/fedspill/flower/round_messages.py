@@ -103,8 +103,9 @@ def reply_of(message: FlowerMessage, key: str | None, examples_key: str) -> Node
         return NodeReply(node, error=f"left out: it cannot be read ({type(error).__name__})")
     if not values:
         return NodeReply(node, dict(record))
-    fault = examples_fault(values[0])
-    return NodeReply(node, dict(record), None if fault else int(values[0]), fault=fault)
+    said, fault = values[0], examples_fault(values[0])
+    examples = int(said) if not fault and isinstance(said, int | float) else None
+    return NodeReply(node, dict(record), examples, fault=fault)
 
 
 def examples_fault(said: object) -> str:
