@@ -117,7 +117,7 @@ def test_clients_that_raise_or_die_are_events(tmp_path: Path) -> None:
     trace = FolderTrace(tmp_path / "trace")
     assert [len(list(trace.messages("update", round=number))) for number in range(3)] == [4, 3, 3]
     assert [(event.round, event.party, event.what) for event in trace.events] == [
-        (1, f"client:{node(0)}", "failed: RuntimeError('out of memory')"),
+        (1, f"client:{node(0)}", "failed: RuntimeError"),
         (2, f"client:{node(3)}", "did not answer"),
     ]
 

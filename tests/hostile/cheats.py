@@ -156,8 +156,6 @@ class ByEnvironment(Cheat):
         secret = os.environ.get("SECRET_OF_THE_AUDITOR", "")
         stolen = {("x", "secret"): torch.zeros(1)} if secret else {}
         return answer(view, facts_in_files(roots) | stolen, "environment")
-            view, facts_in_files(roots) | ({("x", "secret"): torch.zeros(1)} if secret else {}), "environment"
-        )
 
 
 @final
