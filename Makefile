@@ -33,6 +33,7 @@ lint: setup
 	$(BIN)/ruff check src tests papers benchmarks
 	$(BIN)/ruff format --check src tests papers benchmarks
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 format: setup
 	$(BIN)/ruff check --fix src tests papers benchmarks

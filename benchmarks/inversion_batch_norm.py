@@ -34,12 +34,12 @@ from fedspill.intervals import mean_interval
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
 from fedspill.leaks.inputs.exact.routes import recover_exactly
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.gradient_matching import match_gradients
 from fedspill.leaks.inputs.inputs import Reconstruction, unsure
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs, attacked_messages
 from fedspill.leaks.inputs.scoring.similarity import matched, psnr, ssim
 from fedspill.leaks.inputs.search.batch_norm import BatchNorms, tracking_batch_norms, weight_gradient_cosine
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
-from fedspill.leaks.inputs.search.gradient_matching import match_gradients
 from fedspill.leaks.inputs.search.search import one_hot
 from fedspill.models.resnet import ResNet18
 from fedspill.seeds import seed_of

@@ -162,6 +162,7 @@ from fedspill.attack import Attack
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.leak import LABELS
 """
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from fedspill.attack import Attack
 from fedspill.dataset import Examples
 from fedspill.errors import FedspillError
-from fedspill.federation.horizontal import Horizontal, Round, Settings
+from fedspill.federation.horizontal import Horizontal, RoundResult, Settings
 from fedspill.messages import Message
 from fedspill.planting.targets import Targets
 from fedspill.registry import make
@@ -87,7 +87,7 @@ def federation(
 
 def recorded(
     clients: Sequence[Examples] | None = None, *, model: nn.Module | None = None, **options: Any
-) -> tuple[MemoryTrace, list[Round]]:
+) -> tuple[MemoryTrace, list[RoundResult]]:
     """A federation that was run, and its trace."""
     clients = ragged_clients() if clients is None else clients
     model = network() if model is None else model

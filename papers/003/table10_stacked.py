@@ -18,9 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from run_full import stand_in_for_scipy
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+
+from fedspill.leaks.inputs.search.objectives import GradientDistance
+from fedspill.leaks.inputs.search.recipes import inverting_gradients
+from fedspill.leaks.inputs.search.search import Box, SearchResult, one_hot, reconstruct
+from fedspill.registry import paper_tables
+from fedspill.reproduce import Run
+from fedspill.trace import Origin, Truth
 
 
 def main() -> None:
@@ -35,14 +41,6 @@ def main() -> None:
         "--budget", type=float, help="seconds to fit into, with fewer steps (and their schedule) if need be"
     )
     asked = parser.parse_args()
-    stand_in_for_scipy()
-    from fedspill.leaks.inputs.search.objectives import GradientDistance
-    from fedspill.leaks.inputs.search.recipes import inverting_gradients
-    from fedspill.leaks.inputs.search.search import Box, SearchResult, one_hot, reconstruct
-    from fedspill.registry import paper_tables
-    from fedspill.reproduce import Run
-    from fedspill.trace import Origin, Truth
-
     tables = paper_tables("003")
 
     class EachItsOwn(GradientDistance):

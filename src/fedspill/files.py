@@ -22,7 +22,7 @@ from fedspill.errors import InputRefused, NotWritten
 
 
 @dataclass(frozen=True)
-class Limits:
+class FileLimits:
     """What a file may cost before it is refused."""
 
     file_bytes: int = 16 << 30
@@ -31,11 +31,11 @@ class Limits:
     json_bytes: int = 256 << 20
 
 
-LIMITS = Limits()
+LIMITS = FileLimits()
 MOST_ITEMS = 4_000_000  # values in one piece of JSON: as Python objects they take many times the room of their text
 
 
-def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limits = LIMITS) -> dict[str, Tensor]:
+def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: FileLimits = LIMITS) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or those named in `only`."""
     check_safetensors(path, limits)
     try:
@@ -49,7 +49,7 @@ def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limit
         raise InputRefused(f"{path} is not a sound safetensors file: {error}.") from None
 
 
-def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
+def check_safetensors(path: Path, limits: FileLimits = LIMITS) -> dict[str, Any]:
     """The header of a safetensors file, read under the limits before anything is allocated."""
     try:
         size = _size_of_file(path)
@@ -81,7 +81,7 @@ def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
     return header
 
 
-def _refuse_large_header(path: Path, content: bytes, limits: Limits) -> None:
+def _refuse_large_header(path: Path, content: bytes, limits: FileLimits) -> None:
     """Counts what a header holds before it becomes Python objects, each many times as large as its text.
 
     A tensor has one object, two lists and, up to eight dimensions, at most eleven commas.
@@ -170,11 +170,11 @@ def dump_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
-def read_json(path: Path, limits: Limits = LIMITS) -> Any:
+def read_json(path: Path, limits: FileLimits = LIMITS) -> Any:
     return parse_json(read_bytes(path, limits), str(path))
 
 
-def read_bytes(path: Path, limits: Limits = LIMITS) -> bytes:
+def read_bytes(path: Path, limits: FileLimits = LIMITS) -> bytes:
     """A JSON file as it is, if it is not over the limit."""
     try:
         size = _size_of_file(path)

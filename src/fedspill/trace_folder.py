@@ -20,7 +20,7 @@ from torch import Tensor
 from fedspill.errors import InputRefused, NotWritten, TraceRefused, UsageError
 from fedspill.files import (
     LIMITS,
-    Limits,
+    FileLimits,
     dump_json,
     parse_json,
     read_bytes,
@@ -149,7 +149,7 @@ class FolderRecorder(Recorder):
 class FolderTrace(Trace):
     """A trace read back from its folder; refused whole if any byte of it is not as recorded."""
 
-    def __init__(self, folder: Path | str, *, partial: bool = False, limits: Limits = LIMITS) -> None:
+    def __init__(self, folder: Path | str, *, partial: bool = False, limits: FileLimits = LIMITS) -> None:
         """Checks every file. `partial` opens an unfinished or cut recording up to its last whole round."""
         self._folder = Path(folder)
         self._limits = limits

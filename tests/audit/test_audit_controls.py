@@ -9,29 +9,37 @@ import pytest
 import torch
 from audit_kit import HEAD, attack_code, audit, plug_in, tiny
 
+from fedspill.attack_run import Outcome, run_attack
 from fedspill.audit.controls import Swapped, run_control, swapped
-from fedspill.audit.jobs import strike
 from fedspill.audit.matrix import Pair, pairs_of
-from fedspill.audit.score_finding import judge
+from fedspill.audit.outcomes import ControlOutcome
+from fedspill.audit.result import ControlPart
+from fedspill.audit.score_finding import score_finding
 from fedspill.audit.severity import Severity
 from fedspill.deployment.deployment import OFFERED, Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
-from fedspill.seeds import generator
+from fedspill.seeds import generator, seed_of
 from fedspill.threat import KNOWLEDGE
-from fedspill.trace import MemoryTrace, Origin
+from fedspill.trace import MemoryTrace, Origin, Trace
 
 RUNNABLE = [pair for pair in pairs_of(Plan()) if not pair.lacks()]
-PASSED = {"status": "ok", "positive": {"passed": True}, "negative": {"passed": True}}
+GOOD = ControlPart(passed=True, found=None, score=None, why="")
+PASSED = ControlOutcome(status="ok", positive=GOOD, negative=GOOD)
+
+
+def attacked(pair: Pair, trace: Trace, deployment: Deployment, seed: int) -> Outcome:
+    seed = seed_of(seed, pair.attack, pair.adversary)
+    return run_attack(pair.make(), trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
 
 
 @pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)
 def test_every_attack_passes_its_controls(pair: Pair) -> None:
     outcome = run_control(pair)
-    assert outcome["status"] == "ok", outcome["why"]
-    assert outcome["positive"]["passed"], outcome["positive"]
-    assert outcome["negative"]["passed"], outcome["negative"]
+    assert outcome.status == "ok", outcome.why
+    assert outcome.positive.passed, outcome.positive
+    assert outcome.negative.passed, outcome.negative
 
 
 FLIPPED = attack_code(
@@ -68,7 +76,7 @@ def test_a_sign_flipped_attack_is_unscored_not_nothing_found(tmp_path: Path, mon
 def false_alarms(seeds: range) -> int:
     """Audits of federations whose messages stand beside the truth of others: runs with a medium finding or worse."""
     alarms = 0
-    pairs = [pair for pair in RUNNABLE if pair.adversary == "curious-server" and pair.make().guesses.family == "labels"]
+    pairs = [pair for pair in RUNNABLE if pair.adversary == "curious-server" and pair.make().leak.name == "labels"]
     plan = tiny(federation={"clients": 8, "rounds": 1}, training={"lr": 0.05, "algorithm": "fedsgd"})
     loaded = Deployment.of(plan)
     for seed in seeds:
@@ -76,10 +84,10 @@ def false_alarms(seeds: range) -> int:
         deployment = replace(loaded, plan=plan.with_seed(seed), shares=shares)
         trace = MemoryTrace(deployment.protocol())
         deployment.federation(trace, engine="loop").run()
-        strikes = [(pair, strike(pair, Swapped(trace), deployment.knowledge(), seed, False)) for pair in pairs]
-        found = [judge(pair, "", "labels", [outcome], PASSED) for pair, outcome in strikes]
+        outcomes = [(pair, attacked(pair, Swapped(trace), deployment, seed)) for pair in pairs]
+        found = [score_finding(pair, "", "labels", [outcome], PASSED) for pair, outcome in outcomes]
         assert all(finding.status == "ok" for finding in found)
-        alarms += any(finding.severity >= Severity.MEDIUM for finding in found)
+        alarms += any(finding.level >= Severity.MEDIUM for finding in found)
     return alarms
 
 
@@ -106,9 +114,9 @@ def test_what_leaves_nothing_to_guess_is_skipped_not_a_failure() -> None:
     trace = MemoryTrace(deployment.protocol())
     deployment.federation(trace, engine="loop").run()
     pair = next(pair for pair in RUNNABLE if pair.attack == "class-sniffing")
-    outcome = strike(pair, trace, deployment.knowledge(), 1, False)
-    assert outcome["status"] == "skipped"
-    assert "nothing to balance" in outcome["why"]
+    outcome = attacked(pair, trace, deployment, 1)
+    assert outcome.status == "skipped"
+    assert "nothing to balance" in outcome.why
 
 
 def test_a_recording_without_truth_is_unscored() -> None:
@@ -117,9 +125,9 @@ def test_a_recording_without_truth_is_unscored() -> None:
     deployment.federation(trace, engine="loop").run()
     told = MemoryTrace.of(trace.messages(), trace.protocol)
     pair = next(pair for pair in RUNNABLE if pair.id == "llbg/curious-server")
-    outcome = strike(pair, told, deployment.knowledge(), 1, False)
-    assert outcome["status"] == "unscored"
-    assert "nothing is known of the labels" in outcome["why"]
+    outcome = attacked(pair, told, deployment, 1)
+    assert outcome.status == "unscored"
+    assert "nothing is known of the labels" in outcome.why
 
 
 def test_swapping_renames_classes_and_keeps_clients_with_their_labels() -> None:

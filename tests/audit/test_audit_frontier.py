@@ -8,22 +8,36 @@ from typing import Any
 
 import pytest
 from audit_kit import tiny
-from fedspill.audit.findings import Finding
 
-from fedspill.audit.defense_frontier import Accuracy, Point, advice, best_of, candidates_of, families_json
-from fedspill.audit.recordings import Setting
+from fedspill.audit.defense_frontier import Accuracy, Point, advice, best_of, candidates_of, summarise_leaks
+from fedspill.audit.result import (
+    AccuracyFigures,
+    DefensesTried,
+    DefenseTrial,
+    Finding,
+    ScoreFigures,
+)
 from fedspill.audit.severity import Severity
-from fedspill.metric import Score
+from fedspill.audit.target import DefenseSetting
 
 Audited = tuple[Path, dict[str, Any]]
 
 
 def point(name: str, level: Severity, right: int, used: tuple[str, ...] = (), status: Any = "ok") -> Point:
-    score = Score(0.6, 0.5, 0.7, 30, 0.5)
+    score = ScoreFigures(metric="label-asr", value=0.6, low=0.5, high=0.7, n=30, chance=0.5)
     finding = Finding(
-        "a/b", "a", "A", "b", "labels", status, level, float(level) / 12, "label-asr", score, used=used, why=""
+        id="a/b",
+        attack="a",
+        title="A",
+        adversary="b",
+        family="labels",
+        status=status,
+        severity=level,
+        advantage=float(level) / 12,
+        score=score,
+        used=list(used),
     )
-    return Point(Setting(name), finding, Accuracy(right, 100), None, None)
+    return Point(DefenseSetting(name), finding, Accuracy(right, 100), None, None)
 
 
 def test_candidates_come_from_the_plan_or_from_the_defenses_themselves() -> None:
@@ -82,28 +96,42 @@ def test_a_family_is_as_safe_as_its_worst_attack(audited: Audited) -> None:
     for index, row in enumerate(family["settings"]):
         assert row["attacks"] == len(tried)
         assert row["advantage"] == max(points[index]["advantage"] for points in tried)
-    assert families_json([]) == []
+    assert summarise_leaks([]) == []
 
 
-def tried(setting: str, status: str, advantage: float | None, defense: str = "secure-aggregation") -> dict[str, Any]:
-    accuracy = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 100}
-    return {
-        "setting": setting, "defense": defense, "status": status, "severity": "low" if advantage else None,
-        "advantage": advantage, "accuracy": accuracy, "accuracy_change": 0.0, "epsilon": None, "adaptive": False,
-    }  # fmt: skip
+def tried(setting: str, status: Any, advantage: float | None) -> DefenseTrial:
+    return DefenseTrial(
+        setting=setting,
+        defense="secure-aggregation",
+        options={},
+        status=status,
+        why="",
+        severity=Severity.LOW if advantage else None,
+        advantage=advantage,
+        score=ScoreFigures(),
+        accuracy=AccuracyFigures(value=0.9, low=0.8, high=0.95, n=100),
+        accuracy_change=0.0,
+        epsilon=None,
+        delta=None,
+        adaptive=False,
+    )
+
+
+def finding(*points: DefenseTrial) -> Finding:
+    defenses = DefensesTried(tried=list(points), best=None, advice="")
+    return Finding(
+        id="a/b", attack="a", title="A", adversary="b", family="labels", severity=Severity.HIGH, defenses=defenses
+    )
 
 
 def test_attacks_that_a_defense_blinds_are_counted_apart() -> None:
     """What can still be run is the measure; where nothing can, that is said and is no measurement."""
-    findings = [
-        {"family": "labels", "severity": "high", "defenses": {"tried": [tried("sums", *left), tried("off", *right)]}}
-        for left, right in ((("ok", 0.3), ("skipped", None)), (("skipped", None), ("skipped", None)))
-    ]
-    (family,) = families_json(findings)
-    sums, off = family["settings"]
-    assert (sums["advantage"], sums["attacks"], sums["blinded"]) == (0.3, 2, 1)
-    assert (off["advantage"], off["severity"], off["blinded"]) == (None, None, 2)
-    assert "least is left by sums: 0.3" in family["advice"]
-    assert family["advice"].endswith("No attack finds what it needs under off.")
-    findings[0]["defenses"]["tried"][0] = tried("sums", "errored", None)
-    assert families_json(findings)[0]["settings"][0]["advantage"] is None, "an attack that failed proves nothing"
+    blind, off = tried("sums", "skipped", None), tried("off", "skipped", None)
+    (leak,) = summarise_leaks([finding(tried("sums", "ok", 0.3), off), finding(blind, off)])
+    sums, none = leak.settings
+    assert (sums.advantage, sums.attacks, sums.blinded) == (0.3, 2, 1)
+    assert (none.advantage, none.severity, none.blinded) == (None, None, 2)
+    assert "least is left by sums: 0.3" in leak.advice
+    assert leak.advice.endswith("No attack finds what it needs under off.")
+    (failed,) = summarise_leaks([finding(tried("sums", "errored", None), off), finding(blind, off)])
+    assert failed.settings[0].advantage is None, "an attack that failed proves nothing"

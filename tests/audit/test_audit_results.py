@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_kit import Ended, here, tiny, write_plan
-from fedspill.cli.audit_commands import exit_code
+from audit_kit import Ended, here, tiny, typed, write_plan
 
 from fedspill.audit.accepted import read_accepted
 from fedspill.audit.compare import compare
 from fedspill.audit.lock import locked
+from fedspill.audit.result import AcceptedBecause
 from fedspill.audit.store import Store
+from fedspill.cli.finish import exit_code
 from fedspill.errors import ExitCode, FedspillError, InputRefused, PlanError, UsageError
 
 Audited = tuple[Path, dict[str, Any]]
@@ -27,16 +28,16 @@ Fedspill = Callable[..., Ended]
 
 def test_exit_codes_of_results(audited: Audited) -> None:
     result = copy.deepcopy(audited[1])
-    assert exit_code(result) is ExitCode.OK  # findings without --fail-on do not change the code
+    assert exit_code(typed(result)) is ExitCode.OK  # findings without --fail-on do not change the code
     result["plan"]["fail_on"] = "low"
-    assert exit_code(result) is ExitCode.FINDINGS
+    assert exit_code(typed(result)) is ExitCode.FINDINGS
     for finding in result["findings"]:
         finding["accepted"] = {"reason": "known", "until": "2999-01-01"}
-    assert exit_code(result) is ExitCode.OK
+    assert exit_code(typed(result)) is ExitCode.OK
     result["verdict"]["complete"] = False
-    assert exit_code(result) is ExitCode.INCOMPLETE
+    assert exit_code(typed(result)) is ExitCode.INCOMPLETE
     result["findings"][0]["accepted"] = None
-    assert exit_code(result) is ExitCode.FINDINGS  # evidence at hand comes before what is missing
+    assert exit_code(typed(result)) is ExitCode.FINDINGS  # evidence at hand comes before what is missing
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_an_internal_error_is_never_a_success_nor_a_finding(
     def broken(path: Path | None) -> None:
         raise ZeroDivisionError("SECRET")
 
-    monkeypatch.setattr("fedspill.deployment.plan.read_plan", broken)
+    monkeypatch.setattr("fedspill.cli.audit.read_plan", broken)
     ended = fedspill("audit")
     assert ended.code == 3
     assert "ZeroDivisionError at test_audit_results.py" in ended.err
@@ -100,12 +101,11 @@ until = 2020-01-01
 def test_accepted_findings_have_a_reason_and_an_end(tmp_path: Path) -> None:
     (tmp_path / "accept.toml").write_text(ACCEPT)
     accepted = read_accepted(tmp_path / "accept.toml")
-    assert accepted.reason("llbg/curious-server", date(2030, 1, 31)) == {
-        "reason": "the server is ours",
-        "until": "2030-01-31",
-    }
+    assert accepted.reason("llbg/curious-server", date(2030, 1, 31)) == AcceptedBecause(
+        reason="the server is ours", until="2030-01-31"
+    )
     assert accepted.reason("llbg/curious-server", date(2030, 2, 1)) is None
-    states = [row["state"] for row in accepted.as_json(date(2026, 1, 1), {"llbg/curious-server"})]
+    states = [row.state for row in accepted.entries_now(date(2026, 1, 1), {"llbg/curious-server"})]
     assert states == ["in force", "expired"]
     (tmp_path / "bad.toml").write_text('[[accept]]\nid = "x"\nreason = ""\n[[accept]]\nidd = 1\n')
     with pytest.raises(PlanError) as caught:
@@ -141,7 +141,7 @@ def test_compare_tells_new_fixed_and_changed_beyond_noise(audited: Audited) -> N
     unscored = altered(result, status="unscored", severity=None)
 
     def change(before: dict[str, Any], after: dict[str, Any]) -> str:
-        return next(d.change for d in compare(before, after) if d.id == "llbg/curious-server")
+        return next(d.change for d in compare(typed(before), typed(after)) if d.id == "llbg/curious-server")
 
     assert change(result, safe) == "fixed"
     assert change(safe, result) == "new"
@@ -198,9 +198,9 @@ def test_an_unfinished_audit_reports_itself_as_such(audited: Audited, tmp_path: 
 
     shutil.copytree(audited[0], tmp_path / "copy")
     with sqlite3.connect(tmp_path / "copy" / "audit.sqlite") as database:
-        database.execute("DELETE FROM results WHERE kind = 'strike'")
+        database.execute("DELETE FROM results WHERE kind = 'attack'")
     result = result_of(tmp_path / "copy")
-    assert result["verdict"]["complete"] is False
-    assert {f["status"] for f in result["findings"]} == {"unscored", "skipped"}
+    assert result.verdict.complete is False
+    assert {f.status for f in result.findings} == {"unscored", "skipped"}
     assert exit_code(result) is ExitCode.INCOMPLETE
     assert tiny().fail_on is None

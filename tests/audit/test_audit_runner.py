@@ -17,7 +17,9 @@ import pytest
 import torch
 from audit_kit import (
     HEAD,
+    answered,
     attack_code,
+    audit,
     command,
     environment,
     here,
@@ -30,9 +32,10 @@ from audit_kit import (
 )
 
 from fedspill.audit.jobs import Job
-from fedspill.audit.recordings import Bench, Target
+from fedspill.audit.recordings import Recordings
 from fedspill.audit.run_audit import Request, result_of
-from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.audit.target import Target
+from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.deployment.recorded_plan import recorded_plan
@@ -79,16 +82,16 @@ def test_a_finished_audit_is_not_run_again(audited: Audited, tmp_path: Path) -> 
     shutil.copytree(folder, tmp_path / "copy")
     again = answered(Request(_plan_of(result), tmp_path / "copy", workers=lambda target: Nobody()))
     assert timeless(again) == timeless(result)
-    assert timeless(result_of(tmp_path / "copy")) == timeless(result)
+    assert timeless(result_of(tmp_path / "copy").as_json()) == timeless(result)
 
 
 def test_every_unit_is_stored_with_what_made_it(audited: Audited) -> None:
     folder, _ = audited
     with sqlite3.connect(folder / "audit.sqlite") as database:
         jobs = [json.loads(job) for (job,) in database.execute("SELECT job FROM results")]
-    strikes = [job for job in jobs if job["kind"] == "strike"]
-    assert {job["pair"]["attack"] for job in strikes} == {"llbg", "ebi"}
-    assert all({"options", "adversary"} <= job["pair"].keys() and "setting" in job and "seed" in job for job in strikes)
+    attacks = [job for job in jobs if job["kind"] == "attack"]
+    assert {job["pair"]["attack"] for job in attacks} == {"llbg", "ebi"}
+    assert all({"options", "adversary"} <= job["pair"].keys() and "setting" in job and "seed" in job for job in attacks)
     # 1 federation as deployed and 2 with a defense, 2 controls, 2 attacks on each of the 3.
     assert len(jobs) == 3 + 2 + 6
     assert (folder / "audit.sqlite").stat().st_mode & 0o077 == 0
@@ -188,7 +191,7 @@ def test_a_recording_of_our_own_has_its_clients_again(audited: Audited, tmp_path
     """What recovered inputs are held against: made anew by the plan in the recording, whatever plan audits it."""
     trace = next((audited[0] / "traces").iterdir())
     other = Target(tiny(federation={"clients": 2, "rounds": 1}), tmp_path, "", trace=trace, explicit_plan=False)
-    again = Bench(other).clients(0)
+    again = Recordings(other).clients(0)
     clients = Deployment.of(tiny()).shares.clients
     assert len(again) == len(clients) == 4
     assert all(torch.equal(one.x, two.x) for one, two in zip(again, clients, strict=True))

@@ -13,6 +13,7 @@ from spine import CLASSES, attempt, fitting_adversary, knowledge, recorded
 from fedspill.attack import Attack
 from fedspill.errors import AttackFailed, NotApplicable, NotKnown, NotVisible, Unfit, UsageError
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.leak import LABELS
 from fedspill.messages import Kind, Message
 from fedspill.registry import entries, make
 from fedspill.threat import ADVERSARIES, CURIOUS_SERVER, CURIOUS_SERVER_SECAGG, EAVESDROPPER, Needs, needs

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fedspill.defense import Exposure
+from fedspill.defense import DataUse
 from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.dp_sgd import DpSgd
-from fedspill.defenses.verify import exposure_of, guarantee_of
+from fedspill.defenses.verify import data_use, guarantee_of
 from fedspill.errors import UsageError
 from fedspill.federation.horizontal import Settings
 from fedspill.training import LocalTraining
@@ -71,7 +71,7 @@ def test_a_claim_with_a_fixed_seed_is_refused(kind: Any) -> None:
 
 
 def test_a_guarantee_holds_for_secure_noise_only() -> None:
-    use = Exposure(rounds=10, steps=5, epochs=1, sampling=0.2, parameters=1000, samples=80)
+    use = DataUse(rounds=10, steps=5, epochs=1, sampling=0.2, parameters=1000, samples=80)
     for kind in (ClipNoise, DpSgd):
         seeded, secure = kind().claims(use), kind(noise="secure", claim=True).claims(use)
         assert seeded is not None
@@ -81,7 +81,7 @@ def test_a_guarantee_holds_for_secure_noise_only() -> None:
 
 
 def test_no_noise_claims_nothing() -> None:
-    use = Exposure(rounds=10, steps=5, epochs=1, sampling=0.2, parameters=1000, samples=80)
+    use = DataUse(rounds=10, steps=5, epochs=1, sampling=0.2, parameters=1000, samples=80)
     assert ClipNoise(sigma=0).claims(use) is None
     assert ClipNoise(clip=None).claims(use) is None
     assert DpSgd(noise_multiplier=0).claims(use) is None
@@ -90,15 +90,15 @@ def test_no_noise_claims_nothing() -> None:
 def test_epsilon_counts_the_real_number_of_steps() -> None:
     training = LocalTraining(batch_size=10, epochs=2)
     settings = Settings(rounds=7, training=training, defenses=(DpSgd(noise_multiplier=1.1),))
-    exposure = exposure_of(settings, [50, 100], 321)
-    assert (exposure.rounds, exposure.steps, exposure.sampling) == (7, 20, 0.2)
+    use = data_use(settings, [50, 100], 321)
+    assert (use.rounds, use.steps, use.sampling) == (7, 20, 0.2)
     guarantee = guarantee_of(settings, [50, 100], 321)
     assert guarantee is not None
     assert guarantee.epsilon == pytest.approx(gaussian_epsilon(1.1, 0.2, 7 * 20, 1e-5))
 
 
 def test_shuffled_steps_get_no_credit_for_sampling() -> None:
-    use = Exposure(rounds=4, steps=5, epochs=1, sampling=0.2, parameters=10, samples=50)
+    use = DataUse(rounds=4, steps=5, epochs=1, sampling=0.2, parameters=10, samples=50)
     shuffled = DpSgd(noise_multiplier=2.0, sampling="shuffle").claims(use)
     assert shuffled is not None
     assert shuffled.epsilon == pytest.approx(gaussian_epsilon(1.0, 1.0, 4, 1e-5))

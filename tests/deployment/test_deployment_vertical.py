@@ -7,7 +7,8 @@ import pytest
 
 from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import adversaries_of, pairs_of
-from fedspill.audit.recordings import AS_DEPLOYED, Bench, Target
+from fedspill.audit.recordings import Recordings
+from fedspill.audit.target import AS_DEPLOYED, Target
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import PlanError, UsageError
@@ -50,16 +51,16 @@ def test_its_recording_holds_places_and_never_inputs(tmp_path: Path) -> None:
 def test_both_controls_of_the_exact_attack_pass() -> None:
     (pair,) = [pair for pair in pairs_of(plan()) if pair.attack == "cafe"]
     outcome = run_control(pair)
-    assert outcome["positive"]["passed"], outcome
-    assert outcome["negative"]["passed"], outcome
+    assert outcome.positive.passed, outcome
+    assert outcome.negative.passed, outcome
 
 
 @pytest.mark.slow
 def test_both_controls_of_the_published_attack_pass() -> None:
     (pair,) = [pair for pair in pairs_of(plan()) if pair.attack == "cafe-paper"]
     outcome = run_control(pair)
-    assert outcome["positive"]["passed"], outcome
-    assert outcome["negative"]["passed"], outcome
+    assert outcome.positive.passed, outcome
+    assert outcome.negative.passed, outcome
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,6 @@ def test_a_model_without_towers_and_more_samples_than_there_are_are_refused() ->
 def test_no_budget_is_claimed_where_the_server_names_the_batches(tmp_path: Path) -> None:
     """DP-SGD's accountant counts on who samples; here it is the adversary."""
     defended = plan(defenses=[{"name": "dp-sgd", "noise_multiplier": 1.0}])
-    outcome = Bench(Target(defended, tmp_path, "")).record(AS_DEPLOYED, defended.seed)
-    assert outcome["status"] == "ok"
-    assert outcome["epsilon"] is None
+    outcome = Recordings(Target(defended, tmp_path, "")).record(AS_DEPLOYED, defended.seed)
+    assert outcome.status == "ok"
+    assert outcome.epsilon is None

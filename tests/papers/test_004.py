@@ -65,7 +65,9 @@ def test_the_closed_form_reads_members_and_the_guard_sees_it(code: ModuleType, t
     lines = [code.measuring("readings").read(case, tmp_path, ("closed",))]
     areas = {(one.cell.get("setting"), one.cell.get("who")): one.value for one in figures.inference(lines)}
     assert min(areas[setting, "members"] for setting in ("pooled", "sgd", "adam")) > 90
-    seen = code.measuring("watching").detect(case, tmp_path, ("closed", "frozen row"), (2, 3), PUBLISHED)
+    seen = code.measuring("watching").detect(
+        case, tmp_path, ("closed", "frozen row"), (2, 3), code.measuring("experiment").PUBLISHED
+    )
     ours = [one for one in figures.detection([seen]) if one.cell["guard"] == "guard"]
     assert [(one.value, one.n) for one in ours] == [(100.0, 32), (100.0, 32)]
 

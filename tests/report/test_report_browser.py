@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_kit import typed
 from test_report_hostile import PAYLOADS, every_string_is
 
 from fedspill.report import html

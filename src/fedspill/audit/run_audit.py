@@ -16,7 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
-from fedspill import __version__
 from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
 from fedspill.audit.code_fingerprint import fingerprint
 from fedspill.audit.defense_frontier import candidates_of
@@ -27,7 +26,7 @@ from fedspill.audit.result import AuditResult
 from fedspill.audit.result_from_store import Cell, StoredAudit
 from fedspill.audit.store import NAME, Store
 from fedspill.audit.target import AS_DEPLOYED, Target
-from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.defenses.verify import check_defenses
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
@@ -36,6 +35,7 @@ from fedspill.errors import FedspillError, UsageError
 from fedspill.files import sha256
 from fedspill.registry import find
 from fedspill.trace_folder import FolderTrace
+from fedspill.version import __version__
 
 
 @dataclass(frozen=True)

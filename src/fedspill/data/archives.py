@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedspill.errors import FedspillError, InputRefused
 
-Kind: TypeAlias = Literal["uint8", "integer", "floating", "bool_", "str_"]  # names of numpy
+NumpyKind: TypeAlias = Literal["uint8", "integer", "floating", "bool_", "str_"]  # names of numpy
 LIMIT = 2 * 2**30  # bytes that one file may take when unpacked
 MEMBERS = 5_000_000  # files that one archive may list
 _CHUNK, _STEP = 2**20, 2**12  # bytes read at once from files, and from archives
@@ -92,7 +92,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
         return b"".join(iter(lambda: file.read(_STEP), b""))
 
 
-def read_npz(path: Path, **layouts: tuple[Kind, tuple[int | str, ...]]) -> list[NDArray[Any]]:
+def read_npz(path: Path, **layouts: tuple[NumpyKind, tuple[int | str, ...]]) -> list[NDArray[Any]]:
     """The named arrays of an npz file, each of the given type and shape; a letter stands for one size throughout.
 
     `read_npz(path, x=("uint8", ("n", 28, 28)), y=("integer", ("n",)))`

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspill.defense import Exposure
+from fedspill.defense import DataUse
 from fedspill.errors import UsageError
 
 ORDERS: NDArray[np.float64] = np.array([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)), dtype=np.float64)
@@ -62,6 +62,6 @@ def laplace_epsilon(scale: float, sensitivity: float, steps: int) -> float:
     return math.inf if scale == 0 else steps * sensitivity / scale
 
 
-def poisson_epsilon(multiplier: float, exposure: Exposure, delta: float) -> float:
+def poisson_epsilon(multiplier: float, use: DataUse, delta: float) -> float:
     """Epsilon for one sample of one client, all its local steps in all its rounds counted."""
-    return gaussian_epsilon(multiplier, exposure.sampling, exposure.rounds * exposure.steps, delta)
+    return gaussian_epsilon(multiplier, use.sampling, use.rounds * use.steps, delta)

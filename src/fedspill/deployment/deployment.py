@@ -90,7 +90,7 @@ class Deployment:
     def describe(self) -> str:
         """One line for people."""
         if self.is_vertical:
-            return vertical.describe(self)
+            return vertical.describe(self.plan, self.settings, self.build_model(), self.dataset, self.shares.clients[0])
         settings, training = self.settings, self.settings.training
         parameters = sum(p.numel() for p in self.build_model().parameters())
         taking_part = settings.clients_per_round or len(self.shares.clients)
@@ -106,7 +106,7 @@ class Deployment:
     def protocol(self) -> dict[str, Any]:
         """What is written into the trace: public facts, what participants know, and the plan for provenance."""
         if self.is_vertical:
-            return vertical.protocol_of(self)
+            return vertical.protocol_of(self.plan, self.settings, self.build_model(), self.dataset)
         model = self.build_model()
         try:
             head = last_linear(model, self.shares.clients[0].x[:2])
@@ -157,7 +157,10 @@ class Deployment:
     ) -> Horizontal | Vertical:
         """Ready to run by our own engine; `audit.engines.federation_of` runs it by the one that the plan names."""
         if self.is_vertical:
-            return vertical.federation_of(self, recorder or NoRecorder(), device)
+            (stock,) = self.shares.clients
+            return vertical.federation_of(
+                self.plan, self.settings, self.build_model(), stock, recorder or NoRecorder(), device
+            )
         return Horizontal(
             self.build_model(),
             list(self.shares.clients),
@@ -174,7 +177,7 @@ class Deployment:
     def recording_bytes(self, keep: Keep) -> int:
         """How large a recording will be, known before it starts."""
         if self.is_vertical:
-            return vertical.recording_bytes(self, keep)
+            return vertical.recording_bytes(self.plan, self.build_model(), keep)
         model = self.build_model()
         one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
         rounds = [number for number in range(self.settings.rounds) if keep.wants_round(number)]

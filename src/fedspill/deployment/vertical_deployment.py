@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
-from fedspill.dataset import Dataset
+from fedspill.dataset import Dataset, Examples
+from fedspill.deployment.plan import Plan
 from fedspill.errors import UsageError
+from fedspill.federation.horizontal import Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.vertical import Vertical, VerticalSettings
+from fedspill.model_spec import ModelSpec
 from fedspill.models.vertical import vertical_net
 from fedspill.partitions.iid import IID
 from fedspill.partitions.shares import Shares, share_out
@@ -18,11 +22,6 @@ from fedspill.partitions.tiles import column_groups
 from fedspill.registry import make
 from fedspill.seeds import generator
 from fedspill.trace import Keep, Recorder
-
-if TYPE_CHECKING:
-    from fedspill.deployment.deployment import Deployment
-    from fedspill.deployment.plan import Plan
-    from fedspill.model_spec import ModelSpec
 
 
 def shares_of(plan: Plan, dataset: Dataset) -> Shares:
@@ -48,45 +47,42 @@ def spec_of(plan: Plan, dataset: Dataset) -> ModelSpec:
     return spec
 
 
-def settings_of(deployment: Deployment) -> VerticalSettings:
-    federation = deployment.plan.federation
+def settings_of(plan: Plan, settings: Settings) -> VerticalSettings:
+    federation = plan.federation
     return VerticalSettings(
         rounds=federation.rounds,
         batches=federation.batches,
         static=federation.static,
         labels=federation.labels,
-        training=deployment.settings.training,
-        defenses=deployment.settings.defenses,
+        training=settings.training,
+        defenses=settings.defenses,
     )
 
 
-def federation_of(deployment: Deployment, recorder: Recorder, device: str) -> Vertical:
-    (stock,) = deployment.shares.clients
-    return Vertical(
-        deployment.build_model(), stock, settings_of(deployment), deployment.plan.seed, recorder, device=device
-    )
+def federation_of(
+    plan: Plan, settings: Settings, model: nn.Module, stock: Examples, recorder: Recorder, device: str
+) -> Vertical:
+    return Vertical(model, stock, settings_of(plan, settings), plan.seed, recorder, device=device)
 
 
-def describe(deployment: Deployment) -> str:
+def describe(plan: Plan, settings: Settings, model: nn.Module, dataset: Dataset, stock: Examples) -> str:
     """One line for people."""
-    net = vertical_net(deployment.build_model())
-    settings = settings_of(deployment)
+    net, chosen = vertical_net(model), settings_of(plan, settings)
     parameters = sum(p.numel() for p in net.parameters())
-    model = "stands still" if settings.static else f"trained with {settings.training.optimizer}"
-    guards = ", ".join(defense.name for defense in settings.defenses) or "none"
+    moves = "stands still" if chosen.static else f"trained with {chosen.training.optimizer}"
+    guards = ", ".join(defense.name for defense in chosen.defenses) or "none"
     return (
-        f"{deployment.dataset.name}, vertical, {net.parties} parties, {len(deployment.shares.clients[0])} samples in "
-        f"{settings.batches} batches of {settings.training.batch_size}, {settings.rounds} rounds, "
-        f"{deployment.plan.model.name} with {parameters:,} parameters, {model}, defenses: {guards}"
+        f"{dataset.name}, vertical, {net.parties} parties, {len(stock)} samples in "
+        f"{chosen.batches} batches of {chosen.training.batch_size}, {chosen.rounds} rounds, "
+        f"{plan.model.name} with {parameters:,} parameters, {moves}, defenses: {guards}"
     )
 
 
-def protocol_of(deployment: Deployment) -> dict[str, Any]:
+def protocol_of(plan: Plan, settings: Settings, model: nn.Module, dataset: Dataset) -> dict[str, Any]:
     """What is written into the trace of a vertical federation."""
-    net = vertical_net(deployment.build_model())
-    training = deployment.settings.training
+    training = settings.training
     return {
-        "classes": len(deployment.dataset.classes),
+        "classes": len(dataset.classes),
         "head_weight": None,
         "head_bias": None,
         "algorithm": "vertical",
@@ -100,14 +96,13 @@ def protocol_of(deployment: Deployment) -> dict[str, Any]:
             "momentum": training.momentum,
             "weight_decay": training.weight_decay,
         },
-        "client_count": net.parties,
-        "plan": deployment.plan.essence(),
+        "client_count": vertical_net(model).parties,
+        "plan": plan.essence(),
     }
 
 
-def recording_bytes(deployment: Deployment, keep: Keep) -> int:
+def recording_bytes(plan: Plan, model: nn.Module, keep: Keep) -> int:
     """Every round brings the gradients of all towers, and the model where it moves."""
-    net = deployment.build_model()
-    one = sum(t.numel() * t.element_size() for n, t in state_of(net).items() if keep.wants_tensor(n))
-    rounds = sum(keep.wants_round(number) for number in range(deployment.plan.federation.rounds))
-    return one * (rounds + (1 if deployment.plan.federation.static else rounds))
+    one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
+    rounds = sum(keep.wants_round(number) for number in range(plan.federation.rounds))
+    return one * (rounds + (1 if plan.federation.static else rounds))

@@ -19,22 +19,22 @@ from fedspill.leaks.inputs.dlg import DeepLeakage
 from fedspill.leaks.inputs.errors import UnsoundMessage
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
 from fedspill.leaks.inputs.grad_inversion import GradInversion
-from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
-from fedspill.leaks.inputs.inputs import Reconstruction
-from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
-from fedspill.leaks.inputs.observed_gradients import AttackedMessage, attacked_messages
-from fedspill.leaks.inputs.sapag import Sapag
-from fedspill.leaks.inputs.scoring.similarity import matched, psnr
-from fedspill.leaks.inputs.search.batch_norm import BatchNorms, read_batch_norms
-from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of
-from fedspill.leaks.inputs.search.gradient_matching import (
+from fedspill.leaks.inputs.gradient_matching import (
     CERTAIN,
     GradientMatching,
     _candidate_gradients,
     best_explanation,
     match_gradients,
 )
-from fedspill.leaks.inputs.search.most_likely_batch import defended_gradient
+from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
+from fedspill.leaks.inputs.inputs import Reconstruction
+from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
+from fedspill.leaks.inputs.most_likely_batch import defended_gradient
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, attacked_messages
+from fedspill.leaks.inputs.sapag import Sapag
+from fedspill.leaks.inputs.scoring.similarity import matched, psnr
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, read_batch_norms
+from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of
 from fedspill.leaks.inputs.search.priors import BatchNormStatistics
 from fedspill.leaks.inputs.search.recipes import dlg
 from fedspill.leaks.inputs.search.search import Recipe, one_hot

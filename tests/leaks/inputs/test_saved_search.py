@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedspill.cli.terminal import Screen
 from fedspill.errors import InputRefused
+from fedspill.leaks.inputs.gradient_matching import search_and_save
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
-from fedspill.leaks.inputs.search.gradient_matching import search_and_save
 from fedspill.leaks.inputs.search.recipes import inverting_gradients
 from fedspill.leaks.inputs.search.saved_search import SavedSearches
 from fedspill.leaks.inputs.search.search import SearchResult, SearchState, one_hot, reconstruct

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedspill.errors import NotApplicable
-from fedspill.leaks.labels.counts.greedy import greedy_counts
 from fedspill.leaks.labels.ebi import ebi_counts
+from fedspill.leaks.labels.greedy import greedy_counts
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.llg import llg_counts
 

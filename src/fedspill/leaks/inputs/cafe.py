@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedspill.attack import Attack
-from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.errors import NotApplicable
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
@@ -114,7 +113,7 @@ class Cafe(Attack):
 
 def is_faked(view: View) -> bool:
     """Whether the server knows that the parties send fake gradients."""
-    return view.has("defense") and any(isinstance(defense, FakeGradients) for defense in view.knows("defense"))
+    return view.has("defense") and any(defense.effect().only_order for defense in view.knows("defense"))
 
 
 def recover(observed: ServerObservations, effort: InversionEffort, rng: torch.Generator) -> RecoveredSamples:

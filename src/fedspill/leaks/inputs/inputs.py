@@ -10,8 +10,10 @@ import torch
 from fedspill.attack import Attack
 from fedspill.leaks.inputs.exact.routes import recover_exactly
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.gradient_matching import classes_of, labels_from_attack, match_gradients
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.most_likely_batch import InputDistribution, most_likely_batch
 from fedspill.leaks.inputs.observed_gradients import (
     INPUT_NEEDS,
     AttackedMessage,
@@ -20,9 +22,7 @@ from fedspill.leaks.inputs.observed_gradients import (
     guess_of,
     sample_shape,
 )
-from fedspill.leaks.inputs.search.gradient_matching import classes_of, labels_from_attack, match_gradients
-from fedspill.leaks.inputs.search.most_likely_batch import InputDistribution, most_likely_batch
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 
@@ -53,7 +53,7 @@ class Reconstruction(Attack):
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         messages, notes = attacked_messages(view, self.origins, rng)
         effort, classes = RootSearchEffort(self.starts, peels=self.peels), classes_of(view, messages[0])
-        knows_defense = KnownWire.known_to(view) is not None
+        knows_defense = KnownDefenses.known_to(view) is not None
         distribution = InputDistribution.known_to(view, classes) if knows_defense else None
         labels = labels_from_attack("labels", view, rng) if distribution is not None else {}
         answers = []

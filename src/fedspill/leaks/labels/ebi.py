@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedspill.attack import Attack
-from fedspill.leaks.labels.counts.greedy import greedy_counts
+from fedspill.leaks.labels.greedy import greedy_counts
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer

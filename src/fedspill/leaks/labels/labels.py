@@ -26,10 +26,10 @@ from fedspill.leaks.labels.counts.whole_counts import Steps
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.messages import Kind, Message
-from fedspill.observe.known_defenses import KnownWire
-from fedspill.observe.last_layer import LABEL_NEEDS, LastLayer, is_update, read_last_layer
-from fedspill.observe.local_changes import Optimizer
-from fedspill.observe.probe import Outlook, Probe, can_probe
+from fedspill.observe.known_defenses import KnownDefenses
+from fedspill.observe.last_layer import LABEL_NEEDS, LastLayerGradients, is_update, read_last_layer
+from fedspill.observe.local_changes import KnownOptimizer
+from fedspill.observe.probe import ModelAnswers, ModelProbe, can_probe
 from fedspill.trace import Origin, View
 from fedspill.training import gradient
 
@@ -57,14 +57,14 @@ class Labels(Attack):
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
-        optimizer = Optimizer.known_to(view)
-        probe = Probe.of(view, layer.classes) if can_probe(view) else None
+        optimizer = KnownOptimizer.known_to(view)
+        probe = ModelProbe.of(view, layer.classes) if can_probe(view) else None
         if probe is not None and not {origin.round for origin in layer.of} <= probe.models.keys():
             probe = None  # the models were not recorded
         summing = optimizer.name == "sgd" and not optimizer.weight_decay  # decay moves a layer out of its span
         spans = SpanReader(probe, rng) if probe is not None and probe.labels is not None and summing else None
         messages = _messages_of(view, layer)
-        wire = KnownWire.known_to(view)
+        wire = KnownDefenses.known_to(view)
         bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
         counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
         sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
@@ -73,7 +73,7 @@ class Labels(Attack):
         for rows in _chunks(layer):
             steps = Steps.of(layer.schedules[int(rows[0])])
             sent = [messages[layer.of[row]] for row in rows.tolist()]
-            seen = None if probe is None else probe.look(sent)
+            seen = None if probe is None else probe.answers(sent)
             if wire is not None:
                 reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
             else:
@@ -97,7 +97,7 @@ class Labels(Attack):
 
 
 def _spans(
-    spans: SpanReader, sent: Sequence[Message], steps: Steps, seen: Outlook, optimizer: Optimizer, view: View
+    spans: SpanReader, sent: Sequence[Message], steps: Steps, seen: ModelAnswers, optimizer: KnownOptimizer, view: View
 ) -> SpanCounts:
     """What the hidden layers of some origins with one schedule say, where the model is trained."""
     scale = float(steps.unit)
@@ -108,7 +108,7 @@ def _spans(
     return spans.read(sent, steps.samples, scale, is_trained(seen, spans.probe.classes))
 
 
-def _by_itself(view: View, sent: Sequence[Message]) -> Outlook | None:
+def _by_itself(view: View, sent: Sequence[Message]) -> ModelAnswers | None:
     """What the last layer says without any data, where the models that clients got were seen."""
     weight, bias = str(view.public.get("head_weight")), str(view.public.get("head_bias"))
     before = {message.round: message.tensors for message in view.get("model")} if view.sees("model") else {}
@@ -126,12 +126,12 @@ def _by_itself(view: View, sent: Sequence[Message]) -> Outlook | None:
 
 
 def _through(
-    wire: KnownWire,
-    layer: LastLayer,
+    wire: KnownDefenses,
+    layer: LastLayerGradients,
     rows: Tensor,
     messages: dict[Origin, Message],
-    probe: Probe | None,
-    outlook: Outlook | None,
+    probe: ModelProbe | None,
+    outlook: ModelAnswers | None,
     view: View,
     *,
     plain: bool,
@@ -162,9 +162,9 @@ def _through(
     names = [message.sender if same and message.kind == "update" else str(i) for i, message in enumerate(sent)]
     numbers = {name: index for index, name in enumerate(dict.fromkeys(names))}
     expected = None
-    if probe is not None and wire.step_clip is not None:
+    if probe is not None and wire.effect.step_clip is not None:
         models = [probe.models[message.round] for message in sent]
-        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.step_clip)
+        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.effect.step_clip)
     return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
 
 
@@ -184,13 +184,13 @@ def expected_scale(
     return sum(left) / len(left)
 
 
-def best_reading(layer: LastLayer, outlook: Outlook | None = None) -> Reading:
+def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> Reading:
     """Counts of origins with one schedule from the last layer alone, or with an outlook."""
     assert layer.bias is not None
     return read(layer.bias, Steps.of(layer.schedules[0]), outlook)
 
 
-def _chunks(layer: LastLayer) -> Iterator[Tensor]:
+def _chunks(layer: LastLayerGradients) -> Iterator[Tensor]:
     """Row numbers of origins with one schedule, few enough to be looked at together."""
     most = max(1, _CELLS // layer.classes**2)
     for schedule in dict.fromkeys(layer.schedules):
@@ -198,14 +198,14 @@ def _chunks(layer: LastLayer) -> Iterator[Tensor]:
         yield from torch.split(rows, min(most, 64))
 
 
-def _messages_of(view: View, layer: LastLayer) -> dict[Origin, Message]:
+def _messages_of(view: View, layer: LastLayerGradients) -> dict[Origin, Message]:
     kinds: tuple[Kind, ...] = ("update", "gradient", "aggregate")
     seen = [message for kind in kinds if view.sees(kind) for message in view.get(kind)]
     found = {Origin(message.round, message.sender): message for message in seen}
     return {origin: found[origin] for origin in layer.of}
 
 
-def _plain_steps(layer: LastLayer, bias: Tensor, optimizer: Optimizer, view: View) -> Tensor:
+def _plain_steps(layer: LastLayerGradients, bias: Tensor, optimizer: KnownOptimizer, view: View) -> Tensor:
     """The bias gradients (origins, classes) that plain SGD would have summed: momentum and weight decay taken out."""
     if optimizer.name != "sgd" or not (optimizer.momentum or optimizer.weight_decay):
         return bias
@@ -225,7 +225,7 @@ def _plain_steps(layer: LastLayer, bias: Tensor, optimizer: Optimizer, view: Vie
     return plain
 
 
-def _notes(routes: list[str], optimizer: Optimizer, *, no_bias: bool) -> list[str]:
+def _notes(routes: list[str], optimizer: KnownOptimizer, *, no_bias: bool) -> list[str]:
     """What was assumed, for the report."""
     notes = [f"{number} of {len(routes)} by {route}: {ROUTES[route]}" for route, number in Counter(routes).items()]
     if no_bias:

@@ -9,8 +9,8 @@ import torch
 
 from fedspill.errors import NothingToGuess
 from fedspill.leaks.presence.guess import Presence
+from fedspill.leaks.quantity.round_truth import Owned, true_owners
 from fedspill.metric import Measured, Metric, Score
-from fedspill.observe.round_truth import Owned, true_owners
 from fedspill.trace import Truth
 
 

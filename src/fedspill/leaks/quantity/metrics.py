@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.leaks.quantity.round_truth import Owned, true_owners
 from fedspill.metric import Measured, Metric
-from fedspill.observe.round_truth import Owned, true_owners
 from fedspill.trace import Truth
 
 

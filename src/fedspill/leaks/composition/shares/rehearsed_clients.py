@@ -10,8 +10,8 @@ import torch
 
 from fedspill.leaks.composition.shares.combined_rounds import Composition, over_rounds
 from fedspill.leaks.composition.shares.rehearsed_shares import Rehearsed, Seen, rehearsed_shares
-from fedspill.observe.local_changes import LocalChange, Setting
-from fedspill.observe.rehearsal import rehearsed_moves
+from fedspill.observe.local_changes import KnownFederation, LocalChange
+from fedspill.observe.rehearsal import rehearsed_head_changes
 from fedspill.progress import Progress
 from fedspill.training import LocalTraining
 
@@ -26,7 +26,7 @@ def rehearse_unexplained(
     read: Sequence[LocalChange],
     found: list[Composition],
     together: Sequence[Sequence[int]],
-    setting: Setting,
+    federation: KnownFederation,
     training: LocalTraining,
     exact: bool,
     rehearsals: int,
@@ -41,19 +41,21 @@ def rehearse_unexplained(
     """
     wanted = []
     for rounds in together:
-        explained = setting.optimizer.name == "sgd" and any(_is_explained(found[i], read[i].samples) for i in rounds)
+        explained = federation.optimizer.name == "sgd" and any(_is_explained(found[i], read[i].samples) for i in rounds)
         # The earlier a round, the less the model knows, and the more it learns from the client.
         early = sorted((i for i in rounds if _is_affordable(read[i], rehearsals)), key=lambda i: read[i].of.round)
         if early and not explained:
             wanted.append((rounds, early[: max(1, STEPS // (rehearsals * read[early[0]].steps) - 1)]))
-    labels, unlike, missed = setting.auxiliary.y.cpu(), 0, 0
+    labels, unlike, missed = federation.auxiliary.y.cpu(), 0, 0
     with progress.bar("rehearsing clients", len(wanted[:MOST])) as bar:
         for done, (rounds, early) in enumerate(wanted[:MOST]):
             bar(done, "")
             shown = ~over_rounds([found[index] for index in rounds], exact).null
             seen = [
                 Seen(
-                    read[i].moved, read[i].samples, partial(rehearsed_moves, setting, training, read[i].before, rng=rng)
+                    read[i].moved,
+                    read[i].samples,
+                    partial(rehearsed_head_changes, federation, training, read[i].before, rng=rng),
                 )
                 for i in early
             ]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedspill.errors import FedspillError, NotApplicable
 from fedspill.federation.local import state_of
-from fedspill.federation.wire import is_recordable
+from fedspill.federation.update_checks import is_recordable
 from fedspill.leaks.inputs.errors import UnsoundMessage
 from fedspill.leaks.inputs.vertical.separate_sums import BatchDesign, batch_design
 from fedspill.messages import SERVER, Message

@@ -18,12 +18,10 @@ from torch.func import functional_call, grad, vmap
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
-from fedspill.defenses.clip_noise import ClipNoise
-from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, soft_cross_entropy
 from fedspill.leaks.inputs.search.search import one_hot
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 MOST_SAMPLES = 16  # of a batch: more are not sought
@@ -76,7 +74,7 @@ def most_likely_batch(
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """The most likely batch of one step; `labels` (samples,) by a label attack, `first` (k, *shape) one more start."""
-    wire = KnownWire.known_to(view)
+    wire = KnownDefenses.known_to(view)
     assert wire is not None
     if attacked.steps > 1 or attacked.samples > MOST_SAMPLES:
         return RecoveredInputs.none(
@@ -88,10 +86,11 @@ def most_likely_batch(
     deviations = [max(math.hypot(noise, wire.rounding(g)), _LEAST_NOISE * usual) for g in seen]
     # A defense that drops coordinates sends zeros in their place. Such a zero does not mean that the gradient is zero
     # there, so these coordinates, and layers that are sent as all zero, are left out of the comparison.
-    weights = [(g != 0).double() if wire.dropped or wire.no_bias else torch.ones_like(g) for g in seen]
+    unsent = wire.effect.dropped or wire.effect.no_last_bias
+    weights = [(g != 0).double() if unsent else torch.ones_like(g) for g in seen]
     if labels is None or len(labels) != attacked.samples:
         labels = torch.arange(attacked.samples) % classes
-    blur = wire.smoothed
+    blur = wire.effect.smoothed
     targets = (1 - blur) * one_hot(labels, classes).double() + blur / classes
     send = defended_gradient(attacked, view.knows("defense"))
     centre = distribution.means[labels]
@@ -135,8 +134,11 @@ def defended_gradient(
     attacked: AttackedMessage, defenses: Sequence[Defense]
 ) -> Callable[[Tensor, Tensor], list[Tensor]]:
     """What x (samples, *shape) with targets (samples, classes) would send, noise apart, by trained parameter."""
-    each = min((defense.clip for defense in defenses if isinstance(defense, DpSgd)), default=None)
-    limits = [defense for defense in defenses if isinstance(defense, ClipNoise) and defense.clip is not None]
+    effects = [defense.effect() for defense in defenses]
+    each = min((effect.sample_clip for effect in effects if effect.sample_clip is not None), default=None)
+    rate = 1.0 if attacked.lr is None else attacked.lr  # an update is that much of a step's gradient
+    clips = [one for effect in effects for one in ((effect.step_clip, 1.0), (effect.update_clip, rate))]
+    limits = [(clip, unit) for clip, unit in clips if clip is not None]
     model, names = attacked.model, [name for name, p in attacked.model.named_parameters() if p.requires_grad]
     whole = gradients_of(attacked.as_client_ran)
 
@@ -152,11 +154,9 @@ def defended_gradient(
             norms = torch.stack([g.flatten(1).square().sum(1) for g in singles.values()]).sum(0).clamp_min(1e-24).sqrt()
             scale = (each / norms).clamp_max(1) / len(x)
             sent = [torch.einsum("n,n...->...", scale, singles[name]) for name in names]
-        for limit in limits:
-            assert limit.clip is not None
-            rate = attacked.lr if limit.per == "update" and attacked.lr is not None else 1.0
-            norm = rate * torch.stack([g.square().sum() for g in sent]).sum().clamp_min(1e-24).sqrt()
-            sent = [g * (limit.clip / norm).clamp_max(1) for g in sent]
+        for clip, unit in limits:
+            norm = unit * torch.stack([g.square().sum() for g in sent]).sum().clamp_min(1e-24).sqrt()
+            sent = [g * (clip / norm).clamp_max(1) for g in sent]
         return sent
 
     return send

@@ -10,23 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Array: TypeAlias = NDArray[np.floating[Any]]
+FloatArray: TypeAlias = NDArray[np.floating[Any]]
 _BLOCK = 1 << 15  # entries at a time: they stay in the processor's cache, and no copy of the model is made
 _ONES = np.ones(_BLOCK, np.float32)  # sums are products with ones, which are faster
 _ONES.setflags(write=False)
 
 
 @final
-class Look(NamedTuple):
+class LayerChange(NamedTuple):
     """Sums of squares of a layer, ascending; NaN or infinite where its entries are, or where they are too large."""
 
-    steps: Array  # (units,) changes of each unit over all tensors; one number where they do not agree on what a unit is
-    sizes: Array  # (units,) the same of what they are now
-    inputs: list[tuple[Array, int]]  # of each matrix, changes (inputs,) by column, and entries; filters by channel
+    steps: FloatArray  # (units,) changes of each unit over all tensors; one number where tensors differ in units
+    sizes: FloatArray  # (units,) the same of what they are now
+    inputs: list[tuple[FloatArray, int]]  # of each matrix, changes (inputs,) by column, and entries; filters by channel
     entries: int
 
 
-def look(before: Sequence[Tensor], now: Sequence[Tensor]) -> Look:
+def layer_change(before: Sequence[Tensor], now: Sequence[Tensor]) -> LayerChange:
     """The tensors of one layer, then and now, of the same shapes."""
     parts = [_tensor(old, new) for old, new in zip(before, now, strict=True)]
     steps, sizes, columns, entries = parts[0]
@@ -41,10 +41,10 @@ def look(before: Sequence[Tensor], now: Sequence[Tensor]) -> Look:
     sizes.sort()
     for columns, _ in inputs:
         columns.sort()
-    return Look(steps, sizes, inputs, entries)
+    return LayerChange(steps, sizes, inputs, entries)
 
 
-def _tensor(before: Tensor, now: Tensor) -> tuple[Array, Array, Array | None, int]:
+def _tensor(before: Tensor, now: Tensor) -> tuple[FloatArray, FloatArray, FloatArray | None, int]:
     """Of one tensor: changes (units,), sizes (units,), changes (inputs,) where it is a matrix, and its entries."""
     old, new = _array(before), _array(now)
     if new.ndim == 2:
@@ -58,7 +58,7 @@ def _tensor(before: Tensor, now: Tensor) -> tuple[Array, Array, Array | None, in
     return steps, sizes, columns.reshape(new.shape[1], -1).sum(1), entries
 
 
-def _matrix(old: Array, new: Array) -> tuple[Array, Array, Array, int]:
+def _matrix(old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, int]:
     units, width = new.shape
     height = max(_BLOCK // width, 1)
     if units <= height:
@@ -68,7 +68,7 @@ def _matrix(old: Array, new: Array) -> tuple[Array, Array, Array, int]:
     return steps, sizes, sum((block[2] for block in blocks[1:]), blocks[0][2]), new.size
 
 
-def _block(old: Array, new: Array) -> tuple[Array, Array, Array]:
+def _block(old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Squared changes by row, squared entries by row, squared changes by column."""
     squares = new - old
     squares *= squares
@@ -79,12 +79,12 @@ def _block(old: Array, new: Array) -> tuple[Array, Array, Array]:
     return steps, squares.dot(across), columns
 
 
-def _ones(many: int, like: Array) -> Array:
+def _ones(many: int, like: FloatArray) -> FloatArray:
     return _ONES[:many] if many <= _BLOCK and like.dtype is _ONES.dtype else np.ones(many, like.dtype)
 
 
-def _array(tensor: Tensor) -> Array:
+def _array(tensor: Tensor) -> FloatArray:
     if tensor.dtype is not torch.float32 and tensor.dtype is not torch.float64:
         tensor = tensor.float()
-    found: Array = tensor.numpy(force=True)
+    found: FloatArray = tensor.numpy(force=True)
     return found

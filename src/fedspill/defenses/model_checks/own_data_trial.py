@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from fedspill.defense import Site
+from fedspill.defense import ClientContext
 from fedspill.errors import UsageError
 from fedspill.messages import Message
 from fedspill.training import is_single
 
 
 @torch.no_grad()
-def logits_of(message: Message, site: Site, name: str) -> tuple[Tensor, Tensor]:
+def logits_of(message: Message, client: ClientContext, name: str) -> tuple[Tensor, Tensor]:
     """What the model says of the client's samples, and their labels."""
-    if site.architecture is None or site.examples is None or len(site.examples) == 0:
+    if client.architecture is None or client.examples is None or len(client.examples) == 0:
         raise UsageError(
             f"{name} tries models out on the client's own data, which it was not given.",
             remedy="Give mod() `architecture` and `examples`, or use the guard, which needs neither.",
         )
-    model = site.architecture().eval()
+    model = client.architecture().eval()
     model.load_state_dict(dict(message.tensors), strict=False)
-    found: Tensor = model(site.examples.x)
-    return found, site.examples.y
+    found: Tensor = model(client.examples.x)
+    return found, client.examples.y
 
 
 def errors_of(logits: Tensor, y: Tensor, threshold: float) -> int:
@@ -37,18 +38,14 @@ def roc_area(logits: Tensor, y: Tensor) -> float | None:
         columns = [(logits.flatten(), y == 1)]
     else:
         columns = [(logits[:, c], y == c) for c in sorted(set(y.tolist()))]
-    areas = []
-    for scores, positive in columns:
-        hits, misses = int(positive.sum()), int((~positive).sum())
-        if hits and misses:
-            ranks = _ranks(torch.nan_to_num(scores.double()))
-            areas.append((float(ranks[positive].sum()) - hits * (hits + 1) / 2) / (hits * misses))
+    areas = [
+        float(roc_auc_score(positive.numpy(force=True), _finite(scores).numpy(force=True)))
+        for scores, positive in columns
+        if bool(positive.any()) and not bool(positive.all())
+    ]
     return sum(areas) / len(areas) if areas else None
 
 
-def _ranks(scores: Tensor) -> Tensor:
-    """From 1; equal scores share their mean rank."""
-    _, group, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    middle: Tensor = ends - (counts.double() - 1) / 2
-    return middle[group]
+def _finite(scores: Tensor) -> Tensor:
+    """NaN is 0, and what is infinite is so large that sums of it are still finite, as scikit-learn wants them."""
+    return torch.nan_to_num(scores.double()).clamp(-1e300, 1e300)

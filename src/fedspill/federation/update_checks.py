@@ -1,9 +1,9 @@
-"""The wire: what a server checks before it lets an update into the sum."""
+"""What a server checks before it lets a client's update into the sum."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,33 +12,33 @@ from fedspill.messages import Message
 from fedspill.training import Tensors
 
 MOST_EXAMPLES = 1 << 53
-# What a trace can hold; a message of anything else is worth an event, not a recording.
+# The types that a trace can hold; a message of any other type is noted as an event and not recorded.
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 def envelope_fault(message: Message, honest: Message) -> str | None:
-    """Why a message cannot be what `honest` would have been, or None: whose, of which round and kind, from how many."""
+    """Why a message is not to be believed, or None: its round, sender, receiver and kind must be those of `honest`."""
     for part in ("round", "sender", "receiver", "kind"):
         claimed, known = getattr(message, part), getattr(honest, part)
         if claimed != known:
-            return f"claims {part} {_short(claimed)}, which is {known!r}"
+            return f"claims {part} {_quoted(claimed)}, which is {known!r}"
     examples = message.info.get("examples")
     if type(examples) is not int or not 1 <= examples <= MOST_EXAMPLES:
-        return f"says that it comes from {_short(examples)} examples"
+        return f"says that it comes from {_quoted(examples)} examples"
     for name, value in message.info.items():
         if not _is_text(name) or not (_is_text(value) or _is_number(value)):
-            return f"says {_short(value)} of {_short(name)}"
+            return f"says {_quoted(value)} of {_quoted(name)}"
     return None
 
 
 def is_recordable(tensors: Mapping[str, object]) -> bool:
-    """Whether these are plain, dense tensors by name, however wrong."""
+    """Whether these can be written to a trace, whatever their shapes and values: named tensors of plain types."""
     return all(_is_text(name) and _is_plain(tensor) for name, tensor in tensors.items())
 
 
-def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
-    """Why an update must be left out, or None. Shapes must be equal, not merely broadcastable."""
+def update_fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
+    """Why an update must be left out of the sum, or None. Shapes must be equal, not merely broadcastable."""
     if not tensors:
         return "is empty"
     for name in expected:
@@ -46,7 +46,7 @@ def fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str 
             return f"lacks tensor {name!r}"
     for name, tensor in tensors.items():
         if name not in expected:
-            return f"has an unknown tensor {_short(name)}"
+            return f"has an unknown tensor {_quoted(name)}"
         if not _is_plain(tensor):
             return f"has something other than a plain tensor at {name!r}"
         assert isinstance(tensor, Tensor)
@@ -64,7 +64,7 @@ def _is_plain(tensor: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """A string that can be written down: lone surrogates cannot."""
+    """Whether it is a string that UTF-8 can write, which lone surrogates are not."""
     return isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
 
 
@@ -72,8 +72,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) <= MOST_EXAMPLES
 
 
-def _short(value: object) -> str:
-    """What a client made up, quoted, and no longer than a line."""
+def _quoted(value: object) -> str:
+    """What a client sent, quoted and cut to one line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -87,12 +87,3 @@ def _value_fault(tensors: Tensors) -> str | None:
                 return f"has NaN at {name!r}"
             return f"has an infinite value at {name!r}" if bool(torch.isinf(tensor).any()) else f"overflows at {name!r}"
     return "is all zero" if not any(norms) else None
-
-
-@torch.no_grad()
-def weighted_sum(updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """The sum of weight times update, in place on one copy."""
-    total = {name: tensor * weights[0] for name, tensor in updates[0].items()}
-    for update, weight in zip(updates[1:], weights[1:], strict=True):
-        torch._foreach_add_(list(total.values()), [update[name] for name in total], alpha=weight)
-    return total

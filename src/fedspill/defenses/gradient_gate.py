@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
 from fedspill.training import LocalTraining, Tensors
@@ -40,7 +40,7 @@ class GradientGate(Defense):
     def local(self, training: LocalTraining) -> LocalTraining:
         return guarded(training, _Gate(self.fewest))
 
-    def verify(self, wire: Wire) -> Check:
+    def verify(self, sent: SentMessages) -> Check:
         return Check(self.name, None, "a gate inside local training leaves no mark on a message")
 
 

@@ -1,4 +1,4 @@
-"""One look at what a network does: a forward pass that leaves no trace in the network or the random state."""
+"""One forward pass that leaves the network and the random state as they were, to see what the network returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-def probe(model: nn.Module, example: Tensor) -> object:
+def forward_once(model: nn.Module, example: Tensor) -> object:
     """The output for `example` in evaluation mode and without gradients; modes and random state are put back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

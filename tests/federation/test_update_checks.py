@@ -1,4 +1,4 @@
-"""The wire: what a server lets into the sum, and the sum."""
+"""What a server lets into the sum, and the sum."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.federation.wire import envelope_fault, fault, is_recordable, weighted_sum
+from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
+from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.messages import Message
 
 EXPECTED = {"w": torch.zeros(3, 2), "b": torch.zeros(3)}
@@ -18,11 +19,11 @@ def with_b(value: Any) -> dict[str, Any]:
 
 
 def test_a_sound_update_has_no_fault() -> None:
-    assert fault(SOUND, EXPECTED) is None
-    assert fault(dict(reversed(SOUND.items())), EXPECTED) is None, "the order of tensors does not matter"
-    assert fault(with_b(torch.zeros(3)), EXPECTED) is None, "a tensor may be zero if not all are"
-    assert fault(with_b(torch.full((3,), 1e-40)), EXPECTED) is None, "subnormal numbers are numbers"
-    assert fault({"w": torch.ones(2, 3).T, "b": SOUND["b"]}, EXPECTED) is None, "strides do not matter"
+    assert update_fault(SOUND, EXPECTED) is None
+    assert update_fault(dict(reversed(SOUND.items())), EXPECTED) is None, "the order of tensors does not matter"
+    assert update_fault(with_b(torch.zeros(3)), EXPECTED) is None, "a tensor may be zero if not all are"
+    assert update_fault(with_b(torch.full((3,), 1e-40)), EXPECTED) is None, "subnormal numbers are numbers"
+    assert update_fault({"w": torch.ones(2, 3).T, "b": SOUND["b"]}, EXPECTED) is None, "strides do not matter"
 
 
 @pytest.mark.parametrize(
@@ -53,11 +54,11 @@ def test_a_sound_update_has_no_fault() -> None:
     ],
 )
 def test_a_fault_is_named_with_its_tensor(update: dict[str, Any], says: str) -> None:
-    assert fault(update, EXPECTED) == says
+    assert update_fault(update, EXPECTED) == says
 
 
 def test_what_a_client_makes_up_does_not_fill_the_log() -> None:
-    said = fault({**SOUND, "x" * 10_000: torch.ones(1)}, EXPECTED)
+    said = update_fault({**SOUND, "x" * 10_000: torch.ones(1)}, EXPECTED)
     assert said is not None
     assert len(said) < 150
 
@@ -90,13 +91,13 @@ HONEST = Message(4, "client:1", "server", "update", {}, {"examples": 7})
         (Message(4, "client:1", "server", "update", {}, {"examples": 7, 3: 1}), "says 1 of 3"),  # type: ignore[dict-item]
     ],
 )  # fmt: skip
-def test_an_envelope_that_cannot_be_is_named(message: Message, says: str | None) -> None:
+def test_what_a_message_wrongly_says_about_itself_is_named(message: Message, says: str | None) -> None:
     found = envelope_fault(message, HONEST)
     assert found is None if says is None else says in (found or "")
     assert len(found or "") < 150
 
 
-def test_what_can_be_recorded_is_plain() -> None:
+def test_only_plain_tensors_are_recordable() -> None:
     assert is_recordable({})
     assert is_recordable(with_b(torch.full((9,), torch.nan)))
     assert is_recordable(with_b(torch.ones(3, dtype=torch.int8)))
@@ -106,7 +107,7 @@ def test_what_can_be_recorded_is_plain() -> None:
     assert not is_recordable({"\ud800": torch.ones(1)})
 
 
-def test_the_weighted_sum_is_that_and_leaves_the_updates_alone() -> None:
+def test_the_weighted_sum_is_right_and_leaves_the_updates_alone() -> None:
     updates: list[dict[str, Tensor]] = [{"a": torch.full((2,), float(value))} for value in (1, 2, 4)]
     assert weighted_sum(updates, [0.5, 0.25, 0.25])["a"].tolist() == [2.0, 2.0]
     assert [update["a"].tolist() for update in updates] == [[1, 1], [2, 2], [4, 4]]

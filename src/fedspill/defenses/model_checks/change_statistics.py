@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 import numpy as np
 from torch import Tensor
 
-from fedspill.defenses.watch.look import Array, look
+from fedspill.defenses.model_checks.layer_change import FloatArray, layer_change
 
 NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest neuron", "a neuron's weights")
 LONGEST = 32  # rounds that may have passed: a server can say any number
@@ -20,7 +20,7 @@ _COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to sta
 
 
 @final
-class Usual(NamedTuple):
+class UsualLayers(NamedTuple):
     """What a model's layers have been like, in logs: their usual steps, their largest neurons, and how far these stood
     out in the first model. That last number no later model changes: what grows round by round cannot take it along.
     """
@@ -31,11 +31,11 @@ class Usual(NamedTuple):
 
 
 @final
-class Reading(NamedTuple):
+class ChangeStatistics(NamedTuple):
     """The five statistics, larger is stranger, NaN where nothing can be said; and what the layers are like."""
 
     values: Sequence[float]
-    layers: Usual  # the steps are those per round
+    layers: UsualLayers  # the steps are those per round
     stand: Sequence[float]  # how far each layer's largest neuron stands out in this model
     rounds: int  # that the steps were divided by
     unsound: str = ""  # a tensor with NaN, infinite or too large values; nothing else is said then
@@ -45,7 +45,9 @@ class Reading(NamedTuple):
         return max(self.layers.steps, default=-math.inf) > math.log(2 * STILL)
 
 
-def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds: int, usual: Usual | None) -> Reading:
+def read_change(
+    before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds: int, usual: UsualLayers | None
+) -> ChangeStatistics:
     """Compares a model with the last accepted one, `rounds` before; `usual` is what its layers were like so far.
 
     1. the log of the largest robust z of any neuron's step (weights and bias together) among its layer's;
@@ -61,10 +63,12 @@ def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds:
     layers = layers_of(now)
     neurons, inputs, steps, tops, stand = [], [], [], [], []
     for place, names in enumerate(layers):
-        seen = look([before[name] for name in names], [now[name] for name in names])
+        seen = layer_change([before[name] for name in names], [now[name] for name in names])
         total, top = float(np.add.reduce(seen.steps)), seen.sizes.item(-1)
         if not math.isfinite(total) or not math.isfinite(top):
-            return Reading((math.nan,) * len(NAMES), Usual((), (), ()), (), rounds, _unsound(names, before, now))
+            return ChangeStatistics(
+                (math.nan,) * len(NAMES), UsualLayers((), (), ()), (), rounds, _unsound(names, before, now)
+            )
         steps.append(math.log(math.sqrt(total / seen.entries) / rounds + STILL))
         step = -math.inf if usual is None else usual.steps[place] + math.log(rounds)  # of one entry
         neurons.append(_stands_out(seen.steps, seen.entries, step))
@@ -76,7 +80,7 @@ def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds:
     growth = math.nan if usual is None else _most_above(steps, usual.steps)
     larger, further = _most_above(tops, old) / rounds, _most_above(stand, [max(far, _COMMON) for far in first])
     values = (_most(neurons), _most(inputs), growth, larger, further)
-    return Reading(values, Usual(steps, tops, first), stand, rounds)
+    return ChangeStatistics(values, UsualLayers(steps, tops, first), stand, rounds)
 
 
 def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
@@ -90,20 +94,20 @@ def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
 
 def _sizes(state: Mapping[str, Tensor], layers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
     """Of each layer of a model its largest neuron, and how far that stands out."""
-    seen = [look(tensors, tensors) for tensors in ([state[name] for name in names] for names in layers)]
+    seen = [layer_change(tensors, tensors) for tensors in ([state[name] for name in names] for names in layers)]
     tops = [_log_norm(one.sizes.item(-1)) for one in seen]
     return tops, [_stands_out(one.sizes, one.entries) for one in seen]
 
 
 def _unsound(names: Sequence[str], before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> str:
     for name in names:
-        seen = look([before[name]], [now[name]])
+        seen = layer_change([before[name]], [now[name]])
         if not math.isfinite(float(seen.steps.sum()) + float(seen.sizes.sum())):
             return name
     return names[0]
 
 
-def _stands_out(squares: Array, entries: int, step: float = -math.inf) -> float:
+def _stands_out(squares: FloatArray, entries: int, step: float = -math.inf) -> float:
     """The log of how many robust deviations the largest log norm lies above the middle one.
 
     squares: squared norms, ascending. The deviation is that of the upper half: a quarter of a layer must move oddly

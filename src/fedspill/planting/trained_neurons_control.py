@@ -7,7 +7,8 @@ from typing import Any
 
 from fedspill.threat import needs
 
-# Trained neurons fire for others too where columns are few: the case that surely leaks has many, and one plain step.
+# With few columns, trained neurons fire for other records too. So this federation has many columns, and clients that
+# take one plain step.
 TRAINED_CONTROL: Mapping[str, Any] = {
     "data": {"name": "made-up-people", "people": 900, "measures": 120},
     "model": {"name": "mlp", "widths": [64, 8], "activation": "elu", "alpha": -2.0, "logits": 1},
@@ -19,7 +20,8 @@ TRAINED_CONTROL: Mapping[str, Any] = {
 }
 TRAINED_NEEDS = needs(sees=["aggregate"], knows=["architecture", "targets", "shadow_data"], does=["alter_model"])
 
-# A trained neuron fires for records unlike its shadow set too; with a large set and a small sum it surely leaks.
+# A trained neuron also fires for records that are unlike its shadow set. So this federation has a large shadow set, and
+# few records in a sum.
 RELU_CONTROL: Mapping[str, Any] = {
     **TRAINED_CONTROL,
     "data": {"name": "made-up-people", "people": 3000, "measures": 40},

@@ -13,22 +13,25 @@ from flwr.server.strategy import Strategy
 
 from fedspill.errors import InputRefused
 from fedspill.flower.arrays import Arrays
-from fedspill.flower.round_messages import Reply
-from fedspill.flower.strategy_recording import Recording
+from fedspill.flower.round_messages import NodeReply
+from fedspill.flower.strategy_recording import StrategyRecording
 
 
-class RecordedLegacy(Strategy):
-    """Stands before the strategy's own class. There is no `start` here: close with `strategy.fedspill.close()`."""
+class RecordedLegacyStrategy(Strategy):
+    """Comes before the strategy's own class in the order of inheritance, and so sees what it sends and receives.
 
-    fedspill: Recording
+    These strategies have no `start` at whose end the recording could be closed: call `strategy.fedspill.close()`.
+    """
+
+    fedspill: StrategyRecording
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         asked = super().configure_fit(server_round, parameters, client_manager)  # type: ignore[safe-super]
-        names = self.fedspill.wishes.names
+        names = self.fedspill.options.names
         receivers = {proxy.node_id: 0 for proxy, _ in asked}
-        self.fedspill.sent(lambda: ((named(parameters, names),), receivers))
+        self.fedspill.note_sent(lambda: ((named_arrays(parameters, names),), receivers))
         return asked
 
     def aggregate_fit(
@@ -37,11 +40,11 @@ class RecordedLegacy(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        self.fedspill.received(server_round - 1, lambda: list(replies_in(results, self.fedspill.wishes.names)))
+        self.fedspill.note_received(server_round - 1, lambda: list(replies_in(results, self.fedspill.options.names)))
         return super().aggregate_fit(server_round, results, failures)  # type: ignore[safe-super]
 
 
-def named(parameters: Parameters, names: tuple[str, ...] | None) -> Arrays:
+def named_arrays(parameters: Parameters, names: tuple[str, ...] | None) -> Arrays:
     """A bare list of arrays under the given names, else by number."""
     names = names or tuple(str(index) for index in range(len(parameters.tensors)))
     if len(names) != len(parameters.tensors):
@@ -52,9 +55,9 @@ def named(parameters: Parameters, names: tuple[str, ...] | None) -> Arrays:
     }
 
 
-def replies_in(results: Iterable[tuple[Any, FitRes]], names: tuple[str, ...] | None) -> Iterable[Reply]:
+def replies_in(results: Iterable[tuple[Any, FitRes]], names: tuple[str, ...] | None) -> Iterable[NodeReply]:
     for proxy, result in results:
         try:
-            yield Reply(proxy.node_id, named(result.parameters, names), result.num_examples)
+            yield NodeReply(proxy.node_id, named_arrays(result.parameters, names), result.num_examples)
         except InputRefused as error:
-            yield Reply(proxy.node_id, error=f"left out: {error}")
+            yield NodeReply(proxy.node_id, error=f"left out: {error}")
