@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedspill.audit.compare import compare as differences
-from fedspill.audit.compare import read_result
-from fedspill.audit.severity import Severity
 from fedspill.cli.options import JsonFile, Level
 from fedspill.cli.terminal import Screen
 from fedspill.errors import ExitCode
-from fedspill.files import write_bytes
-from fedspill.report.json import as_text
 
 
 def compare(
@@ -26,6 +21,11 @@ def compare(
     json_file: JsonFile = None,
 ) -> None:
     """Shows what is new, fixed, or changed by more than noise between two audits."""
+    from fedspill.audit.compare import compare as differences
+    from fedspill.audit.compare import read_result
+    from fedspill.audit.severity import Severity
+    from fedspill.files import write_bytes
+    from fedspill.report.json import as_text
 
     found = differences(read_result(before), read_result(after))
     if json_file is not None:
