@@ -13,6 +13,7 @@ from torch import nn
 
 from fedspill.dataset import Dataset, Examples
 from fedspill.deployment import vertical_deployment as vertical
+from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records, note_asked
 from fedspill.deployment.plan import Plan
 from fedspill.deployment.targets import attribute_columns, draw_targets
 from fedspill.errors import NoHead
@@ -32,6 +33,7 @@ from fedspill.trace import Keep, NoRecorder, Recorder
 OFFERED = frozenset(
     {
         "architecture",
+        "asked_records",
         "aux_data",
         "batch_size",
         "client_count",
@@ -150,7 +152,16 @@ class Deployment:
             known["defense"] = self.settings.defenses
         if self.plan.targets.members + self.plan.targets.others:
             known["targets"] = draw_targets(self.plan, self.dataset, self.shares.clients).targets
+        asked = self._asked()
+        if asked is not None:
+            known["asked_records"] = asked.records
         return known
+
+    def _asked(self) -> DrawnRecords | None:
+        """The records that passive adversaries ask about; none in a vertical federation, or where none are wanted."""
+        if self.is_vertical or not (self.plan.membership.members and self.plan.membership.others):
+            return None
+        return draw_asked_records(self.plan, self.dataset, self.shares)
 
     def federation(
         self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1, engine: Engine = "auto"
@@ -161,6 +172,7 @@ class Deployment:
             return vertical.federation_of(
                 self.plan, self.settings, self.build_model(), stock, recorder or NoRecorder(), device
             )
+        self.note_truth(recorder or NoRecorder())
         return Horizontal(
             self.build_model(),
             list(self.shares.clients),
@@ -173,6 +185,12 @@ class Deployment:
             engine=engine,
             public=self.shares.auxiliary if len(self.shares.auxiliary) else None,
         )
+
+    def note_truth(self, recorder: Recorder) -> None:
+        """What no round says by itself: where the records asked about come from."""
+        asked = None if isinstance(recorder, NoRecorder) else self._asked()
+        if asked is not None:
+            note_asked(asked, recorder, min(self.plan.record.rounds or (0,)))
 
     def recording_bytes(self, keep: Keep) -> int:
         """How large a recording will be, known before it starts."""
