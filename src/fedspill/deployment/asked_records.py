@@ -1,4 +1,4 @@
-"""Draws the records that passive adversaries ask about, and keeps the truth about them apart from what they are told."""
+"""Draws the records that passive adversaries ask about; the truth about them is kept apart from what they are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics for membership: areas under the ROC curve, and how many members are found at a stated rate of false alarms."""
+"""Metrics for membership: areas under the ROC curve, and members found at a stated rate of false alarms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedspill.errors import NotScored
 from fedspill.evidence import Evidence
 from fedspill.intervals import binomial_interval
 from fedspill.leaks.membership.guess import Membership
-from fedspill.leaks.membership.passive.truth_of_asked import counted_answers
+from fedspill.leaks.membership.passive.truth_of_asked import CountedAnswers, counted_answers
 from fedspill.metric import Measured, Metric, Score
 from fedspill.roc_area import MAX_FPR, area_score, roc_evidence, target_facts
 from fedspill.seeds import generator
@@ -90,7 +90,7 @@ class MembershipTpr01(Metric[Membership]):
 @final
 @dataclass(frozen=True)
 class LabelMatchedAuc(Metric[Membership]):
-    """Area between members and outsiders of the same label as asked of the same kind of client: labels tell nothing.
+    """Area between members and outsiders of the same label, as asked of the same client: labels tell nothing.
 
     The mean over members of the share of outsiders with its label that score lower; ties count half.
     """
@@ -103,18 +103,23 @@ class LabelMatchedAuc(Metric[Membership]):
     def measure(self, guess: Membership, truth: Truth) -> Measured:
         if guess.labels is None:
             raise NotScored("targets of a malicious server carry no label")
-        found = counted_answers(guess, truth)
-        values = []
-        for label in found.labels.unique():
-            same = found.labels == label
-            inside, outside = found.scores[same & found.member], found.scores[same & ~found.member]
-            if len(inside) and len(outside):
-                above, equal = inside[:, None] > outside, inside[:, None] == outside
-                values.append((above.double() + 0.5 * equal.double()).mean(1))
-        if not values:
-            raise NotScored("no label has both members and outsiders")
-        shares = torch.cat(values)
+        found = counted_answers(guess, truth, of_every_client=True)
+        shares = shares_beaten(found.scores, found)
         return Measured(shares, torch.full_like(shares, 0.5))
+
+
+def shares_beaten(scores: Tensor, found: CountedAnswers) -> Tensor:
+    """(members,) share of the outsiders with the same label, asked of the same client, that score lower than each."""
+    values = []
+    for group in torch.stack([found.labels, found.sender], 1).unique(dim=0):
+        same = (found.labels == group[0]) & (found.sender == group[1])
+        inside, outside = scores[same & found.member], scores[same & ~found.member]
+        if len(inside) and len(outside):
+            above, equal = inside[:, None] > outside, inside[:, None] == outside
+            values.append((above.double() + 0.5 * equal.double()).mean(1))
+    if not values:
+        raise NotScored("no label has both members and outsiders")
+    return torch.cat(values)
 
 
 def _measured(guess: Membership, truth: Truth) -> Measured:

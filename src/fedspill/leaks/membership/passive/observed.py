@@ -100,8 +100,9 @@ def read_observed(view: View) -> Observed:
 
 def _sent(view: View) -> list[Message]:
     """What others sent: of single clients if any of it is seen, else the sums."""
-    single = [m for kind in ("update", "gradient") if view.sees(kind) for m in view.get(kind) if m.sender != view.me]
-    return single or (view.get("aggregate") if view.sees("aggregate") else [])
+    others = {channel.kind for channel in view.threat.sees if channel.sender != "self"}
+    single = [m for kind in ("update", "gradient") if kind in others for m in view.get(kind)]
+    return single or (view.get("aggregate") if "aggregate" in others else [])
 
 
 def _scale(message: Message, view: View) -> float:

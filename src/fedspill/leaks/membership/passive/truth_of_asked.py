@@ -27,7 +27,8 @@ class CountedAnswers:
     sender: Tensor  # (answers,) index of the client asked of
 
 
-def counted_answers(guess: Membership, truth: Truth) -> CountedAnswers:
+def counted_answers(guess: Membership, truth: Truth, *, of_every_client: bool = False) -> CountedAnswers:
+    """With `of_every_client` an outsider counts as often as it was asked: more comparisons, not independent ones."""
     assert guess.labels is not None
     where = [value for (_, name), value in truth.facts.items() if name == "asked_places"]
     if not where or int(guess.places.max()) >= len(where[0]):
@@ -41,7 +42,7 @@ def counted_answers(guess: Membership, truth: Truth) -> CountedAnswers:
     for row, (origin, place) in enumerate(zip(guess.of, guess.places.tolist(), strict=True)):
         own, mine = tuple(places[place]), index[origin.sender]
         inside = own in used[origin.sender]
-        if inside or (own[0] < 0 and place % len(senders) == mine):
+        if inside or (own[0] < 0 and (of_every_client or place % len(senders) == mine)):
             kept.append(row)
             member.append(inside)
             sender_of.append(mine)

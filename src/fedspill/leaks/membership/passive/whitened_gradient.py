@@ -20,7 +20,7 @@ _RIDGE = 0.1  # of the mean square norm of centred auxiliary gradients; research
 def whitened_products(
     records: Sequence[RecordsAtLayer], auxiliary: Sequence[RecordsAtLayer], changes: Sequence[Mapping[str, Tensor]]
 ) -> Tensor:
-    """(records, changes) for the gradients by all the layers, of changes that descend (an update's negative is meant)."""
+    """(records, changes) over all the layers; a change is what was added to the model, so descent is its negative."""
     m = len(auxiliary[0].inputs)
     crossed = torch.stack([one.gram(aux) for one, aux in zip(records, auxiliary, strict=True)]).sum(0)
     inner = torch.stack([aux.gram(aux) for aux in auxiliary]).sum(0)
