@@ -79,7 +79,7 @@ _WIDE = {"name": "mlp", "widths": [256, 128]}
 CELLS: dict[str, Cell] = {
     "location30": Cell(
         plan(_LOCATION, _WIDE, 10, 100, 24, 16, 3000),
-        (*PUBLISHED, "membership", "membership:whitened gradient"),
+        ("fedmia-ii", "membership", "membership:whitened gradient"),
         rounds=(3, 7, 11, 15, 19, 23),
     ),
     "fashion": Cell(
@@ -101,13 +101,13 @@ CELLS: dict[str, Cell] = {
     ),
     "sum-fits": Cell(
         plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9),
-        ("loss-series", "avg-cosine", "membership"),
+        ("avg-cosine", "membership"),
         "curious-server-secagg",
         tuple(range(1, 20, 2)),
     ),
     "sum-twice": Cell(
         plan(_LOCATION, _WIDE, 9, 100, 20, 16, 3000, momentum=0.9),
-        ("loss-series", "avg-cosine", "membership"),
+        ("avg-cosine", "membership"),
         "curious-server-secagg",
         tuple(range(1, 20, 2)),
     ),

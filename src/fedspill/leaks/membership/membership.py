@@ -49,7 +49,7 @@ class PassiveMembership(Attack):
         observed, asked = read_observed(view), asked_of(view)
         auxiliary: Examples = view.knows("aux_data")
         question = Question.of(Examples(asked.x, asked.y), auxiliary, rng)
-        found = [one for one in statistics(observed, question) if self.only in ("", one.name)]
+        found = statistics(observed, question, self.only)
         if not found or len(question.left_out) < 2:
             what = f"{self.only} cannot be had" if self.only else "no linear layer sees one vector per record"
             raise NotApplicable(f"Membership cannot be read: {what}, or there are too few auxiliary records.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -58,17 +58,10 @@ class Question:
         return Statistic(name, table[: len(self.records)], table[len(self.records) : self.tested], note)
 
 
-def statistics(observed: Observed, question: Question) -> Iterator[Statistic]:
-    """Those that can be had here, the sharpest first."""
-    exact = _exact(observed, question)
-    if exact is not None:
-        yield exact
-    soft = _soft(observed, question)
-    if soft is not None:
-        yield soft
-    gradient = _gradient(observed, question)
-    if gradient is not None:
-        yield gradient
+def statistics(observed: Observed, question: Question, only: str = "") -> list[Statistic]:
+    """Those that can be had here, or the one that is asked for; the sharpest first."""
+    found = [make(observed, question) for name, make in _MAKERS.items() if only in ("", name)]
+    return [one for one in found if one is not None]
 
 
 def _layers(observed: Observed, place: int, question: Question, *, signals: bool) -> list[RecordsAtLayer]:
@@ -165,3 +158,10 @@ def _gradient(observed: Observed, question: Question) -> Statistic | None:
         total[:, columns] += found / found[known].std(0).clamp_min(1e-12)
         seen_by[columns] += 1
     return question.split("whitened gradient", total / seen_by.clamp_min(1))
+
+
+_MAKERS: dict[str, Callable[[Observed, Question], Statistic | None]] = {
+    "exact span": _exact,
+    "soft span": _soft,
+    "whitened gradient": _gradient,
+}
