@@ -23,7 +23,7 @@ def dp(
 ) -> None:
     """Tests whether the differential privacy that a plan's defenses claim is really there.
 
-    The defenses' own code is called with canaries. Exit 1 when a claim is violated. No test can show that a claim holds.
+    The defenses' own code is called with canaries. Exit 1 when a claim is violated. No test shows that a claim holds.
     """
     screen = Screen()
     use_one_thread("cpu")

@@ -10,10 +10,8 @@ from torch import Tensor
 from fedspill.dataset import Dataset, Examples
 from fedspill.deployment.plan import Plan
 from fedspill.leaks.membership.passive.asked_records import AskedRecords
-from fedspill.messages import SERVER
 from fedspill.partitions.shares import Shares
 from fedspill.seeds import generator
-from fedspill.trace import Origin, Recorder
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +39,6 @@ def draw_asked_records(plan: Plan, dataset: Dataset, shares: Shares) -> DrawnRec
     places = torch.cat([places, torch.full((len(outside), 2), -1)])
     mixed = torch.randperm(len(records), generator=rng)
     return DrawnRecords(AskedRecords(records.x[mixed], records.y[mixed]), places[mixed])
-
-
-def note_asked(drawn: DrawnRecords, recorder: Recorder, number: int) -> None:
-    """Beside the first round that is recorded."""
-    recorder.note_truth(Origin(number, SERVER), "asked_places", drawn.places)
 
 
 def _plain(examples: Examples) -> Examples:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedspill.dataset import Dataset, Examples
 from fedspill.deployment import vertical_deployment as vertical
-from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records, note_asked
+from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records
 from fedspill.deployment.plan import Plan
 from fedspill.deployment.targets import attribute_columns, draw_targets
 from fedspill.errors import NoHead
@@ -21,12 +21,13 @@ from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
+from fedspill.messages import SERVER
 from fedspill.models.heads import last_linear
 from fedspill.models.vertical import vertical_net
 from fedspill.partitions.shares import Shares, share_out
 from fedspill.registry import make
 from fedspill.seeds import generator, seed_of
-from fedspill.trace import Keep, NoRecorder, Recorder
+from fedspill.trace import Keep, NoRecorder, Origin, Recorder
 
 # Knowledge that a deployment hands to adversaries who may have it, in protocol() or knowledge(). An attack that needs
 # more is skipped with the reason.
@@ -172,7 +173,9 @@ class Deployment:
             return vertical.federation_of(
                 self.plan, self.settings, self.build_model(), stock, recorder or NoRecorder(), device
             )
-        self.note_truth(recorder or NoRecorder())
+        if recorder is not None:
+            for (origin, name), fact in self.asked_truth(self._first_recorded).items():
+                recorder.note_truth(origin, name, fact)
         return Horizontal(
             self.build_model(),
             list(self.shares.clients),
@@ -186,11 +189,14 @@ class Deployment:
             public=self.shares.auxiliary if len(self.shares.auxiliary) else None,
         )
 
-    def note_truth(self, recorder: Recorder) -> None:
-        """What no round says by itself: where the records asked about come from."""
-        asked = None if isinstance(recorder, NoRecorder) else self._asked()
-        if asked is not None:
-            note_asked(asked, recorder, min(self.plan.record.rounds or (0,)))
+    def asked_truth(self, number: int) -> dict[tuple[Origin, str], Tensor]:
+        """Where the records asked about come from: a fact of the first round that is recorded, of no other."""
+        asked = self._asked() if number == self._first_recorded else None
+        return {} if asked is None else {(Origin(number, SERVER), "asked_places"): asked.places}
+
+    @property
+    def _first_recorded(self) -> int:
+        return min(self.plan.record.rounds or (0,))
 
     def recording_bytes(self, keep: Keep) -> int:
         """How large a recording will be, known before it starts."""

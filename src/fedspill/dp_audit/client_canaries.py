@@ -59,7 +59,8 @@ def spread_out(mechanism: ClientMechanism, rng: torch.Generator) -> Tensor:
     """(canaries, numbers) orthonormal, over all tensors; at most a quarter of the dimensions."""
     numbers = mechanism.numbers
     many = max(2, min(_ALONE if mechanism.alone else _MOST, numbers // 4, _MEMORY // numbers))
-    return torch.linalg.qr(torch.randn(numbers, many, generator=rng))[0].T
+    basis: Tensor = torch.linalg.qr(torch.randn(numbers, many, generator=rng))[0]
+    return basis.T
 
 
 def in_tensors(mechanism: ClientMechanism, rng: torch.Generator) -> tuple[Tensor, Tensor]:

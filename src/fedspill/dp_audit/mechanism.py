@@ -14,7 +14,7 @@ from fedspill.errors import UsageError
 
 @dataclass(frozen=True)
 class Claim:
-    """Gaussian noise of deviation `sigma` on a release that one client or record moves by at most the clip, or twice that."""
+    """Gaussian noise of deviation `sigma` on a release that one client or record moves by the clip at most."""
 
     sigma: float
     clip: float
@@ -50,7 +50,7 @@ class ClientMechanism(ABC):
 
     @property
     def numbers(self) -> int:
-        return max(span.stop for span in self.spans.values())
+        return max(int(span.stop) for span in self.spans.values())
 
 
 class RecordMechanism(ABC):

@@ -111,7 +111,7 @@ class LabelMatchedAuc(Metric[Membership]):
 def shares_beaten(scores: Tensor, found: CountedAnswers) -> Tensor:
     """(members,) share of the outsiders with the same label, asked of the same client, that score lower than each."""
     values = []
-    for group in torch.stack([found.labels, found.sender], 1).unique(dim=0):
+    for group in sorted(set(zip(found.labels.tolist(), found.sender.tolist(), strict=True))):
         same = (found.labels == group[0]) & (found.sender == group[1])
         inside, outside = scores[same & found.member], scores[same & ~found.member]
         if len(inside) and len(outside):

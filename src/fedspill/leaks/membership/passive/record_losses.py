@@ -22,5 +22,8 @@ def losses(logits: Tensor, labels: Tensor) -> Tensor:
 @torch.no_grad()
 def record_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """(records,) in float64, finite."""
-    parts = [losses(model(some), labels) for some, labels in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True)]
+    parts = [
+        losses(model(some), labels)
+        for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
+    ]
     return torch.cat(parts).double().nan_to_num(_MOST, _MOST, 0.0).clamp(max=_MOST)

@@ -55,7 +55,7 @@ def records_at_layers(model: nn.Module, x: Tensor, y: Tensor, *, signals: bool =
     layers = {module: _name(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     parts = [
         _captured(model, list(layers), some, labels, signals)
-        for some, labels in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True)
+        for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
     ]
     found = []
     for layer, name in layers.items():

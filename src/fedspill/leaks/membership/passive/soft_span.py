@@ -18,10 +18,12 @@ def whitening(inputs: Tensor) -> Tensor:
     moment = inputs.T @ inputs / len(inputs)
     ridge = _RIDGE * float(moment.diagonal().mean()) + _TINY
     values, vectors = torch.linalg.eigh(moment + ridge * torch.eye(len(moment), dtype=moment.dtype))
-    return (vectors / values.clamp_min(_TINY).sqrt()) @ vectors.T
+    white: Tensor = (vectors / values.clamp_min(_TINY).sqrt()) @ vectors.T
+    return white
 
 
 def share_within(change: Tensor, white: Tensor, whitened: Tensor) -> Tensor:
     """(records,) share of a whitened record (records, in) that lies in the rows of a change (out, in)."""
     rows = torch.linalg.qr((change @ white).T)[0]
-    return (whitened @ rows).square().sum(1) / whitened.square().sum(1).clamp_min(_TINY)
+    share: Tensor = (whitened @ rows).square().sum(1) / whitened.square().sum(1).clamp_min(_TINY)
+    return share

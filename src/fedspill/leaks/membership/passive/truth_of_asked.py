@@ -64,7 +64,7 @@ def _used(truth: Truth, sender: str) -> set[tuple[int, int]]:
     found = [v for (origin, name), v in truth.facts.items() if name == "used_samples" and origin.sender == sender]
     if not found:
         raise NotScored(f"the recording does not say what {sender} trained on")
-    return {(int(client), int(sample)) for client, sample in torch.cat(found).unique(dim=0).tolist()}
+    return {(int(client), int(sample)) for client, sample in torch.cat(found).tolist()}
 
 
 def _label_counts(truth: Truth, sender: str) -> Tensor:

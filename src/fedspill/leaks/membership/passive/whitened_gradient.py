@@ -39,7 +39,7 @@ def whitened_products(
     explained = torch.linalg.solve_triangular(factor, centred.T, upper=False)
     moved = torch.linalg.solve_triangular(factor, aux_changes - aux_changes.mean(0), upper=False)
     own = (square - explained.square().sum(0)).clamp_min(1e-9 * float(square.mean()) + 1e-300)
-    found = (with_changes - aux_changes.mean(0) - explained.T @ moved) / own.sqrt()[:, None]
+    found: Tensor = (with_changes - aux_changes.mean(0) - explained.T @ moved) / own.sqrt()[:, None]
     return found.nan_to_num()
 
 
