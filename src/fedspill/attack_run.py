@@ -58,6 +58,7 @@ class Outcome(BaseModel):
     metric: str = ""  # the headline
     measured: dict[str, Measurement] = Field(default_factory=dict)
     rounds: list[int] = Field(default_factory=list)  # of each origin
+    senders: list[str] = Field(default_factory=list)  # of each origin
     notes: list[str] = Field(default_factory=list)
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     evidence: list[dict[str, Any]] = Field(default_factory=list)
@@ -107,6 +108,7 @@ def run_attack(
         metric=headline.name,
         measured=measured,
         rounds=[origin.round for origin in guess.of],
+        senders=[origin.sender for origin in guess.of],
         notes=notes,
         used=sorted(view.used),
         evidence=[item.as_json() for item in headline.evidence(guess, truth, private=show_data)],

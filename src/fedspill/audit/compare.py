@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from fedspill.audit.older_results import completed
 from fedspill.audit.result import SCHEMA, AuditResult, Finding, ScoreFigures, rounded
 from fedspill.audit.run_audit import result_of
 from fedspill.audit.severity import Severity
@@ -40,7 +42,7 @@ def read_result(path: Path) -> AuditResult:
     content = read_json(path)
     try:
         if isinstance(content, dict) and content.get("schema") == SCHEMA:
-            return AuditResult.model_validate(content)
+            return completed(AuditResult.model_validate(content))
     except ValidationError:
         pass
     raise InputRefused(f"{path} is not the JSON of an audit of schema {SCHEMA}.")
@@ -52,6 +54,48 @@ def compare(before: AuditResult, after: AuditResult) -> list[Difference]:
     new = {finding.id: finding for finding in after.findings}
     found = [_difference(name, old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())]
     return sorted(found, key=lambda d: (ORDER.index(d.change), -_level(new.get(d.id)), d.id))
+
+
+# The parts of a plan that say what is deployed; two audits that differ there are audits of two deployments.
+DEPLOYED = ("data", "model", "partition", "federation", "training", "defenses")
+ASKED = ("adversaries", "attacks", "adversary_data", "targets", "seed", "repeats")
+
+
+@dataclass(frozen=True)
+class Apart:
+    """In what two audits differ before anything was measured."""
+
+    deployment: tuple[str, ...]  # "training.lr: 0.1 before, 0.2 after"
+    audit: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """One sentence; empty where the audits are alike."""
+        if self.deployment:
+            return f"These are audits of two different deployments: {'; '.join(self.deployment)}."
+        return f"The two audits did not ask alike: {'; '.join(self.audit)}." if self.audit else ""
+
+
+def apart(before: AuditResult, after: AuditResult) -> Apart:
+    """What was changed between the plans; a recording is what it was recorded from."""
+    deployment = [line for part in DEPLOYED for line in _changed(part, before.plan.get(part), after.plan.get(part))]
+    if before.target != after.target:
+        deployment.append(f"a {before.target} before, a {after.target} after")
+    if "trace" in (before.target, after.target) and before.deployment != after.deployment:
+        deployment.append(f"{before.deployment!r} before, {after.deployment!r} after")
+    asked = [line for part in ASKED for line in _changed(part, before.plan.get(part), after.plan.get(part))]
+    return Apart(tuple(deployment), tuple(asked))
+
+
+def _changed(place: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(dict.fromkeys([*old, *new]))
+        return [line for key in keys for line in _changed(f"{place}.{key}", old.get(key), new.get(key))]
+    return [] if old == new else [f"{place} {_word(old)} before, {_word(new)} after"]
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None or value == [] else json.dumps(value)
 
 
 def _difference(name: str, old: Finding | None, new: Finding | None) -> Difference:

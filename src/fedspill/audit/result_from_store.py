@@ -13,8 +13,10 @@ from typing import Any, Literal, TypeVar, final
 
 from fedspill.attack_run import Outcome
 from fedspill.audit.accepted import Accepted
+from fedspill.audit.advice import single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
 from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
+from fedspill.audit.leak_table import headline_of, in_order, leak_rows, left_out_of
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
 from fedspill.audit.result import (
@@ -31,6 +33,7 @@ from fedspill.audit.score_finding import score_finding
 from fedspill.audit.severity import RULE, Severity
 from fedspill.audit.store import Store
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.audit.why_not import lacking
 from fedspill.defense import Check
 from fedspill.defenses.verify import said_of
 from fedspill.files import dump_json
@@ -84,13 +87,17 @@ class StoredAudit:
     def finding(self, cell: Cell, setting: DefenseSetting) -> Finding:
         pair = cell.pair
         if cell.lacks:
+            not_run = lacking(pair)
             return Finding(
                 id=pair.id,
                 attack=pair.attack,
                 title=cell.title,
                 adversary=pair.adversary,
                 family=cell.family,
+                state=not_run.state,
                 why=f"needs {'; '.join(cell.lacks)}",
+                why_short=not_run.short,
+                lacks=not_run.lacks,
                 options=pair.options,
             )
         return score_finding(
@@ -137,15 +144,22 @@ class StoredAudit:
             }
             found.append(finding.model_copy(update=update))
         accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
+        rows = leak_rows(found)
         checks = self._checks(records)
+        families = summarise_leaks(found)
         return AuditResult(
             fedspill=self.facts["fedspill"],
             verdict=verdict(found),
             deployment=self.facts["about"]["description"],
             target="trace" if self.target.trace else "plan",
             accuracy=accuracy.figures() if accuracy else None,
+            headline=headline_of(rows, found),
+            leaks=rows,
+            left_out=left_out_of(rows),
             findings=found,
-            families=summarise_leaks(found),
+            families=families,
+            advice=single_advice(families, rows),
+            unhelped=unhelped(families),
             controls=[self._control_result(cell.pair) for cell in self.answered()],
             adversaries=self._adversaries(),
             classes=self.facts["about"]["classes"],
@@ -203,11 +217,13 @@ class StoredAudit:
         )
 
     def _adversaries(self) -> list[AdversarySummary]:
-        names = dict.fromkeys(cell.pair.adversary for cell in self.cells)
+        names = in_order({cell.pair.adversary for cell in self.cells})
         return [
             AdversarySummary(
                 name=name,
                 title=ADVERSARIES[name].title,
+                who=ADVERSARIES[name].who,
+                short=ADVERSARIES[name].short,
                 sees=[str(channel) for channel in sorted(ADVERSARIES[name].sees)],
                 knows=sorted(ADVERSARIES[name].knows),
                 does=sorted(ADVERSARIES[name].does),
@@ -261,7 +277,7 @@ def verdict(findings: Sequence[Finding]) -> AuditVerdict:
     """The worst finding, how many of each, and whether everything was measured."""
     scored = [finding for finding in findings if finding.status == "ok"]
     status = Counter(finding.status for finding in findings)
-    level = Counter(finding.level.word for finding in scored)
+    level = Counter(finding.level.word for finding in scored if finding.state != "undecided")
     tried = [point for finding in findings if finding.defenses for point in finding.defenses.tried]
     names: tuple[Literal["ok", "unscored", "errored", "skipped"], ...] = ("ok", "unscored", "errored", "skipped")
     return AuditVerdict(
@@ -273,4 +289,5 @@ def verdict(findings: Sequence[Finding]) -> AuditVerdict:
         accepted=sum(finding.accepted is not None for finding in findings),
         severities={severity.word: level[severity.word] for severity in reversed(Severity)},
         statuses={name: status[name] for name in names},
+        states=dict(sorted(Counter(finding.state for finding in findings).items())),
     )

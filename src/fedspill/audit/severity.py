@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Literal, TypeAlias
 
+from fedspill.leak import Degree
 from fedspill.metric import Score
-from fedspill.threat import ThreatModel
+from fedspill.threat import KNOWLEDGE, POWERS
+
+# found: surely above chance, with a severity. not found: at chance, and the interval leaves no room for a medium leak.
+# undecided: the interval holds both chance and a medium leak. cannot: the adversary sees, knows or may do too little.
+# not tested: no attack of ours applies, or the plan leaves out what it would need. errored: an attack failed.
+State: TypeAlias = Literal["found", "undecided", "errored", "not found", "not tested", "cannot"]
 
 
 class Severity(IntEnum):
@@ -26,38 +33,93 @@ class Severity(IntEnum):
 NEARLY_ALL = 0.8  # what is left is noise: the records are as good as published
 MOST = 0.5  # more known than unknown
 NOTICEABLE = 0.2  # enough to single clients out or to improve a guess in practice
+BARS = ((NOTICEABLE, Severity.MEDIUM), (MOST, Severity.HIGH), (NEARLY_ALL, Severity.CRITICAL))
+
+DEGREES = {
+    Severity.CRITICAL: Degree("nearly all", "nearly always"),
+    Severity.HIGH: Degree("most", "in most cases"),
+    Severity.MEDIUM: Degree("part", "often"),
+    Severity.LOW: Degree("a little", "a little better than by guessing"),
+}
 
 # Knowledge that an adversary must first get hold of: data with labels, or of the clients' own distribution, or the
 # very records it looks for. The protocol and unlabelled inputs of the kind are public in most deployments.
 HARD_TO_GET = frozenset({"aux_data", "shadow_data", "targets", "labels_per_client"})
+# Choosing the batches of a vertical federation is the server's task and can be held against nobody.
+MAY_BE_CAUGHT = frozenset({"alter_model"})
 
 # The whole rule in words, for the report.
 RULE = (
-    "Advantage is (score - chance) / (perfect - chance) at the cautious end of the 95 % interval. "
+    "Advantage is (score - chance) / (perfect - chance) at the cautious end of the 95 % interval, between 0 and 1. "
     f"Above 0: low. From {NOTICEABLE}: medium. From {MOST}: high. From {NEARLY_ALL}: critical. "
-    "One level less, but never below low, for an adversary that must alter the model and may be caught, or for an "
-    "attack that used data which are hard to get. The worst finding is the verdict."
+    "One level less, but never below low, for an attack that alters the model and may be caught, or that used data "
+    "which are hard to get. What an adversary can do, one who sees, knows and may do at least as much can do too: each "
+    f"has the worst of both. An interval that holds chance and {NOTICEABLE} is undecided. "
+    "The worst finding is the verdict."
 )
 
 
 def advantage(score: Score, perfect: float) -> float:
-    """(score - chance) / (perfect - chance) at the cautious end of the interval; 0 is chance, 1 is perfect."""
-    cautious = score.low if perfect > score.chance else score.high
+    """The share of the way from chance to a perfect guess at the cautious end of the interval; at most chance is 0."""
+    return _share(score.low if perfect > score.chance else score.high, score, perfect)
+
+
+def possible_advantage(score: Score, perfect: float) -> float:
+    """The same at the other end: what cannot be ruled out."""
+    return _share(score.high if perfect > score.chance else score.low, score, perfect)
+
+
+def _share(value: float, score: Score, perfect: float) -> float:
     span = perfect - score.chance
-    return (cautious - score.chance) / span if span else 0.0
+    if math.isnan(value) or math.isnan(span):
+        return math.nan
+    return min(max((value - score.chance) / span, 0.0), 1.0) if span else 0.0
 
 
-def severity(score: Score, perfect: float, threat: ThreatModel, used: Iterable[str] = ()) -> Severity:
-    """The level of what was gained, lowered once by what it took: acting, or the knowledge really `used`.
-
-    Once, not twice: whoever runs the server and looks for a known record has both at hand. Choosing the batches of a
-    vertical federation is the server's task and can be held against nobody.
-    """
-    gained = advantage(score, perfect)
+def bar_of(gained: float) -> Severity:
+    """The level of an advantage, whatever it took."""
     if math.isnan(gained) or gained <= 0:
         return Severity.INFO
-    level = Severity.LOW
-    for bar, name in ((NOTICEABLE, Severity.MEDIUM), (MOST, Severity.HIGH), (NEARLY_ALL, Severity.CRITICAL)):
-        level = name if gained >= bar else level
-    lowered = "alter_model" in threat.does or bool(HARD_TO_GET & set(used))
-    return Severity(max(level - lowered, Severity.LOW))
+    return max((name for bar, name in BARS if gained >= bar), default=Severity.LOW)
+
+
+def lowered_by(used: Iterable[str], does: Iterable[str] = ()) -> str:
+    """Why an attack counts one level less: what it `used` or `does` that is hard to have, or nothing."""
+    for power in sorted(MAY_BE_CAUGHT & set(does)):
+        return f"it must {POWERS[power]} and may be caught"
+    for word in sorted(HARD_TO_GET & set(used)):
+        return f"it used {KNOWLEDGE[word]}"
+    return ""
+
+
+def severity(score: Score, perfect: float, used: Iterable[str] = (), does: Iterable[str] = ()) -> Severity:
+    """The level of what was gained, lowered once by what it took: acting, or the knowledge really `used`.
+
+    Once, not twice: whoever runs the server and looks for a known record has both at hand.
+    """
+    level = bar_of(advantage(score, perfect))
+    return Severity(max(level - bool(lowered_by(used, does)), min(level, Severity.LOW)))
+
+
+def state_of(score: Score, perfect: float) -> State:
+    """What a scored attack says: found, not found, or an interval too wide to say."""
+    if score.status != "ok":
+        return "errored"
+    if advantage(score, perfect) > 0:
+        return "found"
+    return "undecided" if not possible_advantage(score, perfect) < NOTICEABLE else "not found"
+
+
+def repeats_to_decide(score: Score, perfect: float, repeats: int) -> int | None:
+    """About how many repeats would tell a leak from none, if the value stayed; None where one cannot say.
+
+    Intervals shrink with the root of the number of repeats. Decided is an interval that lies above chance, or one that
+    ends below a noticeable leak.
+    """
+    span = perfect - score.chance
+    if not span or not all(map(math.isfinite, (score.low, score.high, score.value))):
+        return None
+    at = (score.value - score.chance) / span
+    half = abs(score.high - score.low) / abs(span) / 2
+    room = max(at, NOTICEABLE - at)  # at least half of NOTICEABLE
+    return repeats * max(2, math.ceil((half / room) ** 2))

@@ -48,7 +48,7 @@ class LiveMatrix(Watcher):
     def done(self, done: Done) -> None:
         self._done += 1
         self._last = done.job.title()
-        if isinstance(done.job, AttackJob) and not done.job.setting.defense:
+        if isinstance(done.job, AttackJob) and not done.job.setting.chosen:
             self._shown[done.job.pair.id] = _short(done)
         self._draw()
 

@@ -23,5 +23,7 @@ QUANTITY = Leak(
     },
     figure=of_hundred("classes"),
     sentence="the number of clients that own a class is right within one for {figure}",
+    claim="tell {often} how many clients own a class",
+    implied_by=("labels",),
     taxonomy=PROPERTY_IDS,
 )
