@@ -14,7 +14,7 @@ from fedspill.leaks.inputs.scoring.chance import baselines
 from fedspill.leaks.inputs.scoring.pairs import answered_origins, real_inputs
 from fedspill.leaks.inputs.scoring.similarity import CAP
 from fedspill.messages import SERVER
-from fedspill.metric import Measured, Metric
+from fedspill.metric import Measured, Metric, clusters_of
 from fedspill.partitions.tiles import image_tiles
 from fedspill.trace import Truth
 
@@ -57,4 +57,4 @@ class TilePsnr(Metric[Inputs]):
             torch.stack([tile_psnr(one, own, self.parties).mean() for one, own in zip(guesses, real, strict=True)])
             for guesses in baselines(of, real, truth).values()
         ]
-        return Measured(torch.stack(values), max(tried, key=lambda these: float(these.mean())))
+        return Measured(torch.stack(values), max(tried, key=lambda these: float(these.mean())), None, *clusters_of(of))
