@@ -251,10 +251,13 @@ def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
     return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
 
 
-def deal(counts: Tensor, fold: Tensor, folds: int, labels: Tensor, rng: torch.Generator) -> Tensor:
-    """(clients, n) auxiliary samples with the wanted label counts (clients, classes), drawn with replacement.
+def deal(
+    counts: Tensor, fold: Tensor, folds: int, labels: Tensor, rng: torch.Generator, *, repeat: bool = True
+) -> Tensor:
+    """(clients, n) auxiliary samples with the wanted label counts (clients, classes).
 
-    A client of fold f gets its samples of a class from every folds-th one alone, where the class has as many.
+    A client of fold f gets its samples of a class from every folds-th one alone, where the class has as many. They are
+    drawn with replacement, so that clients vary as real ones do; without `repeat` none repeats before all were dealt.
     """
     pools = [torch.nonzero(labels == label).flatten() for label in range(counts.shape[1])]
     dealt = []
@@ -262,7 +265,12 @@ def deal(counts: Tensor, fold: Tensor, folds: int, labels: Tensor, rng: torch.Ge
         parts = []
         for label in torch.nonzero(row).flatten().tolist():
             pool = pools[label][own::folds] if len(pools[label]) >= folds else pools[label]
-            parts.append(pool[torch.randint(len(pool), (int(row[label]),), generator=rng)])
+            number = int(row[label])
+            if repeat:
+                parts.append(pool[torch.randint(len(pool), (number,), generator=rng)])
+            else:
+                decks = [pool[torch.randperm(len(pool), generator=rng)] for _ in range(-(-number // len(pool)))]
+                parts.append(torch.cat(decks)[:number])
         mine = torch.cat(parts)
         dealt.append(mine[torch.randperm(len(mine), generator=rng)])
     return torch.stack(dealt)

@@ -80,11 +80,12 @@ def _chosen(
     counts, sure, confidence = alone.counts.clone(), alone.sure.clone(), alone.confidence.clone()
     low, high, routes = counts.clone(), counts.clone(), list(alone.routes)
     for index, (update, result) in enumerate(zip(stage.updates, results, strict=True)):
+        found = certainty(result, update.samples)
         by_itself = right.get(update.round, 0.0)
-        if not result.near or by_itself > 1 - 0.5 * float(result.errors.abs().sum(1).mean()):
+        if not result.near or by_itself > found[2]:
             confidence[index] = min(float(confidence[index]), by_itself)
             continue
-        counts[index], sure[index], confidence[index], low[index], high[index] = certainty(result, update.samples)
+        counts[index], sure[index], confidence[index], low[index], high[index] = found
         routes[index] = REHEARSED
     number = Counter(routes)[REHEARSED]
     others = Counter(route for route in routes if route != REHEARSED)

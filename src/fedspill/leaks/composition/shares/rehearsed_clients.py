@@ -54,8 +54,8 @@ def rehearse_unexplained(
         unlike += not result.near
         if result.near:
             found[index] = _replaced(found[index], result)
-    notes = [f"{len(wanted) - unlike} of {len(read)} updates by rehearsal on auxiliary data"]
-    return notes + ([f"{unlike} unlike their rehearsals: read by path bases"] if unlike else [])
+    notes = [f"{len(wanted) - unlike} of {len(read)} by rehearsal on auxiliary data"]
+    return notes + ([f"{unlike} sent nothing like their rehearsals: read by path bases"] if unlike else [])
 
 
 def _is_explained(path: Composition, samples: int) -> bool:

@@ -15,7 +15,7 @@ from fedspill.observe.rehearsal_plan import RehearsalPlan
 from fedspill.observe.rehearsed_shares import deal
 from fedspill.trace import MemoryTrace, View
 
-TRIED = 8  # make-believe clients of a round, about (convention)
+TRIED = 8  # make-believe clients of a round, (convention)
 
 
 def tried_on_make_believe(
@@ -23,13 +23,14 @@ def tried_on_make_believe(
 ) -> dict[int, float]:
     """For each round the mean share of labels that `read_each_update` has right of clients with such counts.
 
-    counts: of each update's stand-ins (n, classes). Half of the auxiliary samples are the make-believe clients', the
-    model has learnt from them as it has from the real ones'; the reading is given the other half.
+    counts: of each update's stand-ins (n, classes). A third of the auxiliary samples are the make-believe clients', the
+    model has learnt from them as it has from the real ones'; the reading is given the others.
     """
     auxiliary = next(iter(stage.scenes.values())).shop.auxiliary
-    half = torch.arange(len(auxiliary))
-    mine = torch.cat([half[auxiliary.y == label][0::2] for label in range(stage.classes)])
-    theirs = torch.cat([half[auxiliary.y == label][1::2] for label in range(stage.classes)])
+    every = torch.arange(len(auxiliary))
+    third = torch.cat([torch.arange(int((auxiliary.y == label).sum())) for label in range(stage.classes)]) % 3 == 0
+    order = torch.cat([every[auxiliary.y == label] for label in range(stage.classes)])
+    theirs, mine = order[third], order[~third]
     if len(theirs) == 0 or bool((torch.bincount(auxiliary.y[theirs], minlength=stage.classes) == 0).any()):
         return {}
     trace, real = MemoryTrace(_protocol(view)), {}
@@ -38,9 +39,9 @@ def tried_on_make_believe(
         start = shop.learnt(scene.base, scene.passes * -(-len(theirs) // shop.training.batch_size), rng)
         trace.say(Message(number, SERVER, EVERYONE, "model", start))
         here = [index for index, update in enumerate(stage.updates) if update.round == number]
-        for place, index in enumerate(here * -(-TRIED // len(here))):
+        for place, index in enumerate((here * -(-TRIED // len(here)))[:TRIED]):
             own = counts[index][torch.randint(len(counts[index]), (1,), generator=rng)]
-            rows = deal(own, torch.zeros(1, dtype=torch.int64), 1, shop.auxiliary.y, rng)
+            rows = deal(own, torch.zeros(1, dtype=torch.int64), 1, shop.auxiliary.y, rng, repeat=False)
             names = [name for name in stage.updates[index].tensors if name in start]
             sent = {name: tensor[0] for name, tensor in shop.send(start, rows, names, rng).items()}
             kind = stage.messages[index].kind
