@@ -23,6 +23,7 @@ from fedspill.observe.make_believe import Workshop
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
 from fedspill.training import Tensors
 
+CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
 
@@ -197,6 +198,11 @@ def _near(
     seen = torch.stack([one.present for one in played]).any(0)
     found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
     doubt = _contradiction([mixed(fits, known) for fits in each])
+    if doubt > CONTRADICTS:  # it cannot have held the same samples each time
+        return [
+            _near([scene], [update], [one], rng, plan)[0]
+            for scene, update, one in zip(scenes, updates, begun, strict=True)
+        ]
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
     return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]

@@ -58,7 +58,8 @@ class Labels(Attack):
             return replace(alone, notes=[*alone.notes, "not rehearsed: make-believe clients are read without error"])
         results, scenes = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=stage.same)
         right = tried_on_make_believe(view, replace(stage, scenes=scenes), [one.counts for one in results], rng)
-        return _chosen(alone, stage, results, right)
+        chosen = _chosen(alone, stage, results, right)
+        return replace(chosen, notes=[*layer.notes, *chosen.notes])
 
 
 def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generator) -> bool:
