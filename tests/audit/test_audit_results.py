@@ -68,7 +68,7 @@ def test_an_internal_error_is_never_a_success_nor_a_finding(
     def broken(path: Path | None) -> None:
         raise ZeroDivisionError("SECRET")
 
-    monkeypatch.setattr("fedspill.cli.audit.read_plan", broken)
+    monkeypatch.setattr("fedspill.deployment.plan.read_plan", broken)
     ended = fedspill("audit")
     assert ended.code == 3
     assert "ZeroDivisionError at test_audit_results.py" in ended.err

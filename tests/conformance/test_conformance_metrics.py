@@ -110,9 +110,20 @@ def targets() -> tuple[list[Tensor], list[Tensor]]:
 
 
 def perfect_membership() -> Case:
-    members, _ = targets()
-    guess = Membership(rounds("aggregator"), torch.cat(members).double(), torch.zeros(ORIGINS, dtype=torch.int64))
-    return guess, noted(rounds("aggregator"), target_members=members)
+    """Of one client: every other record is one of its own. So many that one false alarm in a thousand can be told."""
+    many = 2 * 1000
+    of = [Origin(0, "client:0")] * many
+    member = torch.arange(many) % 2 == 0
+    own = torch.where(member, torch.arange(many), -1)
+    places = torch.stack([torch.where(member, 0, -1), own], 1)
+    used = torch.stack([torch.zeros(many // 2, dtype=torch.int64), own[member]], 1)
+    facts = {
+        (Origin(0, SERVER), "asked_places"): places,
+        (of[0], "used_samples"): used,
+        (of[0], "label_counts"): torch.tensor([many // 4, many // 4]),
+    }
+    labels = torch.arange(many) // 2 % 2
+    return Membership(of, member.double(), torch.arange(many), labels=labels), Truth(facts)
 
 
 def perfect_attributes() -> Case:
@@ -173,7 +184,11 @@ def in_order(guess: Guess, order: Sequence[int], *, origins: bool) -> Guess:
 
 def wrong(guess: Guess) -> Guess:
     """Says of each origin what is true of the third after it."""
-    return in_order(guess, [(place + 3) % ORIGINS for place in range(ORIGINS)], origins=False)
+    many = len(guess.of)
+    changed = in_order(guess, [(place + 3) % many for place in range(many)], origins=False)
+    if isinstance(guess, Membership) and isinstance(changed, Membership):  # which record is asked about stays
+        return dataclasses.replace(changed, places=guess.places, labels=guess.labels)
+    return changed
 
 
 def assert_finite(score: Score) -> None:
@@ -212,7 +227,7 @@ def test_a_wrong_guess_is_not_perfect(name: str) -> None:
 @every_metric
 def test_the_order_of_origins_changes_nothing(name: str) -> None:
     metric, guess, truth = case_of(name)
-    order = torch.randperm(ORIGINS, generator=torch.Generator().manual_seed(3)).tolist()
+    order = torch.randperm(len(guess.of), generator=torch.Generator().manual_seed(3)).tolist()
     for one in (guess, wrong(guess)):
         score, again = metric.score(one, truth), metric.score(in_order(one, order, origins=True), truth)
         assert again.value == pytest.approx(score.value, abs=1e-9)

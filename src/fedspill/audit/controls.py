@@ -115,5 +115,7 @@ def swapped(facts: Mapping[tuple[Origin, str], Tensor]) -> dict[tuple[Origin, st
             fact = facts[origins[index - 1], name]
             if name.startswith("label_") and fact.ndim:  # (..., classes)
                 fact = fact[..., torch.randperm(fact.shape[-1], generator=generator(SEED, "swap", *origin))]
+            if name == "asked_places":  # (records, 2): each record gets the truth about another
+                fact = fact[torch.randperm(len(fact), generator=generator(SEED, "swap", *origin))]
             result[origin, name] = fact
     return result

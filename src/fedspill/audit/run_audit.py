@@ -28,7 +28,7 @@ from fedspill.audit.result import AuditResult
 from fedspill.audit.result_from_store import Cell, StoredAudit
 from fedspill.audit.store import NAME, Store
 from fedspill.audit.target import AS_DEPLOYED, Target
-from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.defenses.verify import check_defenses
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan

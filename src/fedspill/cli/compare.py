@@ -7,15 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedspill.audit.compare import apart, read_result
-from fedspill.audit.compare import compare as differences
-from fedspill.audit.severity import Severity
 from fedspill.cli.options import JsonFile, Level
 from fedspill.cli.terminal import Screen
 from fedspill.errors import ExitCode, UsageError
-from fedspill.files import write_bytes
-from fedspill.report import comparison
-from fedspill.report.json import as_text
 
 
 def compare(
@@ -28,6 +22,11 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", help="Also write both first screens side by side.")] = None,
 ) -> None:
     """Shows what is new, fixed, or changed by more than noise between two audits."""
+    from fedspill.audit.compare import apart, read_result
+    from fedspill.audit.compare import compare as differences
+    from fedspill.audit.severity import Severity
+    from fedspill.report import comparison
+    from fedspill.report.json import as_text
 
     first, second = read_result(before), read_result(after)
     found, between = differences(first, second), apart(first, second)
@@ -54,6 +53,8 @@ def compare(
 
 
 def _write(path: Path, text: str) -> None:
+    from fedspill.files import write_bytes
+
     try:
         write_bytes(path, text.encode())
     except OSError as error:

@@ -89,6 +89,13 @@ class TargetsPart(_Part):
     after: int = Field(default=5, ge=0)
 
 
+class MembershipPart(_Part):
+    """The records that passive adversaries ask about: at most so many, members evenly over clients."""
+
+    members: int = Field(default=200, ge=0)  # of the clients' data
+    others: int = Field(default=1000, ge=0)  # of the test split
+
+
 class RecordPart(_Part):
     """What is recorded; everything by default."""
 
@@ -127,6 +134,7 @@ class Plan(_Part):
     metrics: tuple[Choice, ...] | None = None  # beside those of each leak
     adversary_data: AdversaryDataPart = AdversaryDataPart()
     targets: TargetsPart = TargetsPart()
+    membership: MembershipPart = MembershipPart()
     # What is tried against it: from this severity on, these defenses (None: all that bring strengths).
     try_from: Level = "medium"
     candidates: tuple[Candidate, ...] | None = None

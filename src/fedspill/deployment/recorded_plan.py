@@ -15,7 +15,10 @@ from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import DataMissing, FedspillError, TraceRefused, UsageError
 from fedspill.registry import Family, find, is_outside
 
-_DEPLOYMENT = ("data", "model", "partition", "federation", "training", "defenses", "adversary_data", "targets", "seed")
+_DEPLOYMENT = (
+    "data", "model", "partition", "federation", "training", "defenses", "adversary_data", "targets", "membership",
+    "seed",
+)  # fmt: skip
 
 
 _PATHS = ("path", "folder", "file", "root", "directory")

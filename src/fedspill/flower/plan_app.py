@@ -61,7 +61,8 @@ class PlannedFederation:
         """What really happened in a round, as our own engine notes it."""
         indices = [int(address.partition(":")[2]) for address in summed]
         clients, classes = self.deployment.shares.clients, len(self.deployment.dataset.classes)
-        return facts_of_round(number, clients, self.training, self.seed, classes, indices, indices)
+        facts = facts_of_round(number, clients, self.training, self.seed, classes, indices, indices)
+        return facts | self.deployment.asked_truth(number)
 
     @cached_property
     def summed_names(self) -> list[str]:

@@ -22,7 +22,7 @@ from fedspill.evidence import Evidence, Images
 from fedspill.intervals import CORRELATION, Proof, Scale
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.scoring.chance import baselines
-from fedspill.leaks.inputs.scoring.pairs import answered, paired, quality, real_inputs
+from fedspill.leaks.inputs.scoring.pairs import answered_origins, guess_psnr, matched_guesses, real_inputs
 from fedspill.leaks.inputs.scoring.similarity import CAP, Range, lpips, lpips_weights, mse, psnr, ssim
 from fedspill.metric import Measured, Metric, clusters_of
 from fedspill.trace import Origin, Truth
@@ -42,7 +42,7 @@ class OfPairs(Metric[Inputs], ABC):
         """(n,) from guessed and real (n, *shape) in [0, 1], matched."""
 
     def measure(self, guess: Inputs, truth: Truth) -> Measured:
-        origins = answered(guess)
+        origins = answered_origins(guess)
         real = real_inputs([guess.of[index] for index in origins], truth)
         span = Range.of(real)
         values = [self._value(guess.samples[i], own, span) for i, own in zip(origins, real, strict=True)]
@@ -58,7 +58,7 @@ class OfPairs(Metric[Inputs], ABC):
 
     def _value(self, samples: Tensor, real: Tensor, span: Range) -> Tensor:
         """The mean over true samples; of more guesses than samples, the surplus counts against it in a share."""
-        pairs = paired(samples, real, span)
+        pairs = matched_guesses(samples, real, span)
         mean = self.of_pairs(pairs, span.unit(real)).mean()
         return mean * min(1.0, len(real) / max(1, len(samples))) if self._is_share else mean
 
@@ -90,13 +90,14 @@ class InputsRecovered(OfPairs):
     def evidence(self, guess: Inputs, truth: Truth, *, private: bool) -> list[Evidence]:
         if not private:
             return []
-        index = next((i for i in answered(guess) if len(guess.samples[i])), None)
+        index = next((i for i in answered_origins(guess) if len(guess.samples[i])), None)
         if index is None:
             return []
         (real,) = real_inputs([guess.of[index]], truth)
         span = Range.of([real])
         shown = [
-            _uris(images) for images in (span.unit(real)[:SHOWN], paired(guess.samples[index], real, span)[:SHOWN])
+            _uris(images)
+            for images in (span.unit(real)[:SHOWN], matched_guesses(guess.samples[index], real, span)[:SHOWN])
         ]
         return [Images("Samples of one client and what came back", True, *shown)] if shown[0] else []
 
@@ -188,12 +189,12 @@ class CertificatePrecision(Metric[Inputs]):
     perfect: ClassVar[float] = 1.0
 
     def measure(self, guess: Inputs, truth: Truth) -> Measured:
-        origins = answered(guess)
+        origins = answered_origins(guess)
         real = real_inputs([guess.of[index] for index in origins], truth)
         span = Range.of(real)
         values, chance, trials, of = [], [], [], []
         for index, own in zip(origins, real, strict=True):
-            right, certified = quality(guess.samples[index], own, span) > CLEAR, guess.certified[index]
+            right, certified = guess_psnr(guess.samples[index], own, span) > CLEAR, guess.certified[index]
             if bool(certified.any()):
                 values.append(right[certified].double().mean())
                 chance.append(right.double().mean())
@@ -206,11 +207,11 @@ class CertificatePrecision(Metric[Inputs]):
 
 def _proof(guess: Inputs, truth: Truth) -> Proof:
     """How many of the recorded samples the attack vouches for and has right, and how many it has wrong."""
-    origins = answered(guess)
+    origins = answered_origins(guess)
     real = real_inputs([guess.of[index] for index in origins], truth)
     span, proven, refuted = Range.of(real), 0, 0
     for index, own in zip(origins, real, strict=True):
-        right, certified = quality(guess.samples[index], own, span) > CLEAR, guess.certified[index]
+        right, certified = guess_psnr(guess.samples[index], own, span) > CLEAR, guess.certified[index]
         # Two copies of one sample prove it once.
         proven += min(int((right & certified).sum()), len(own))
         refuted += int((~right & certified).sum())

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedspill.errors import NotScored
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.scoring.chance import baselines
-from fedspill.leaks.inputs.scoring.pairs import answered, real_inputs
+from fedspill.leaks.inputs.scoring.pairs import answered_origins, real_inputs
 from fedspill.leaks.inputs.scoring.similarity import CAP
 from fedspill.messages import SERVER
 from fedspill.metric import Measured, Metric, clusters_of
@@ -43,7 +43,7 @@ class TilePsnr(Metric[Inputs]):
     parties: int = 4
 
     def measure(self, guess: Inputs, truth: Truth) -> Measured:
-        origins = answered(guess)
+        origins = answered_origins(guess)
         of = [guess.of[index] for index in origins]
         real = real_inputs(of, truth)
         if any(origin.sender != SERVER for origin in of) or any(own.ndim != 4 for own in real):

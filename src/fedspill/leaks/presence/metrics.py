@@ -11,8 +11,8 @@ import torch
 from fedspill.errors import NothingToGuess
 from fedspill.intervals import ROUNDS, OverFederations, Scale
 from fedspill.leaks.presence.guess import Presence
+from fedspill.leaks.quantity.round_truth import Owned, true_owners
 from fedspill.metric import Measured, Metric, numbered
-from fedspill.observe.round_truth import Owned, true_owners
 from fedspill.rate_intervals import Answers, measure_balanced
 from fedspill.trace import Truth
 

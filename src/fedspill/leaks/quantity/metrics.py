@@ -16,8 +16,8 @@ from torch import Tensor
 from fedspill.chance import error_chance, quantity_chance
 from fedspill.intervals import ROUNDS, Scale
 from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.leaks.quantity.round_truth import Owned, true_owners
 from fedspill.metric import Measured, Metric, numbered
-from fedspill.observe.round_truth import Owned, true_owners
 from fedspill.trace import Origin, Truth
 
 
