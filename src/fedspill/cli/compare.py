@@ -22,7 +22,7 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", help="Also write both first screens side by side.")] = None,
 ) -> None:
     """Shows what is new, fixed, or changed by more than noise between two audits."""
-    from fedspill.audit.compare import apart, read_result
+    from fedspill.audit.compare import apart, read_result, too_few_federations
     from fedspill.audit.compare import compare as differences
     from fedspill.audit.severity import Severity
     from fedspill.report import comparison
@@ -36,11 +36,14 @@ def compare(
             "differences": [d.as_json() for d in found],
             "deployment": list(between.deployment),
             "audit": list(between.audit),
+            "too_few_federations": too_few_federations(first, second),
         }
         _write(json_file, as_text(content))
     if html is not None:
         _write(html, comparison.render(first, second))
-    screen = Screen()
+    screen, too_few = Screen(), too_few_federations(first, second)
+    if too_few:
+        screen.say(too_few)
     if between.words:
         screen.say(between.words)
     changed = [difference for difference in found if difference.change != "same"]
