@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
-from audit_kit import audit_once, typed
+from audit_kit import typed
 
 from fedspill.audit.jobs import RecordJob
 from fedspill.audit.result_from_store import StoredAudit, verdict
@@ -13,13 +15,15 @@ from fedspill.audit.store import Store
 from fedspill.cli.finish import exit_code
 from fedspill.errors import ExitCode
 
+Audited = tuple[Path, dict[str, Any]]
+
 
 def test_where_nothing_was_scored_the_audit_is_incomplete() -> None:
     assert not verdict([]).complete
 
 
-def test_a_defended_federation_that_failed_is_shown_retried_and_never_green(tmp_path: Path) -> None:
-    folder, result = audit_once(tmp_path / "audit")
+def test_a_defended_federation_that_failed_is_shown_retried_and_never_green(audited: Audited, tmp_path: Path) -> None:
+    folder, result = Path(shutil.copytree(audited[0], tmp_path / "audit")), audited[1]
     assert result["verdict"]["complete"], result["cannot_tell"]
     store = Store(folder, create=False)
     stored = StoredAudit(store, folder)
@@ -35,9 +39,8 @@ def test_a_defended_federation_that_failed_is_shown_retried_and_never_green(tmp_
     assert _is_failed_record(store.results()[key].outcome)
 
 
-def test_an_undecided_finding_at_the_bar_is_not_green(tmp_path: Path) -> None:
-    _, result = audit_once(tmp_path / "audit")
-    whole = typed(result)
+def test_an_undecided_finding_at_the_bar_is_not_green(audited: Audited) -> None:
+    whole = typed(audited[1])
     found = [
         finding.model_copy(update={"state": "undecided", "severity": 0, "likely": 3, "status": "ok", "accepted": None})
         for finding in whole.findings[:1]
