@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
+from fedspill.audit.matrix import Pair
 from fedspill.audit.result import (
+    AccuracyFigures,
     Advice,
     AdvisedDefense,
     Finding,
@@ -26,8 +29,9 @@ from fedspill.training import LocalTraining
 # milder for adversaries that need much, and a defense that helps only because of who attacks is none.
 GOOD_ENOUGH = 0.1
 MOST_LOST = 0.02  # of accuracy: a defense that costs more is named, not recommended
-
-Hook = tuple[str, str]
+MOST_TOGETHER = 3  # defenses in one combination: more are not run by anybody
+MOST_PROPOSED = 3  # combinations that are run until one keeps what it promises
+SINGLE = frozenset({"update", "gradient"})  # kinds of messages that come from one client
 
 
 def needs_of(defense: Defense) -> list[str]:
@@ -47,14 +51,18 @@ def needs_of(defense: Defense) -> list[str]:
     return needs
 
 
-def acts_on(defense: Defense, finding: Finding, sees_updates: bool, alters_model: bool) -> bool:
-    """Whether a defense can change what an attack gets: a check of received models stops only who alters them, and
-    hiding single updates only who sees them."""
-    kind = type(defense)
-    changes_what_is_sent = any(
-        getattr(kind, hook) is not getattr(Defense, hook) for hook in ("outgoing", "local", "data")
-    )
-    if changes_what_is_sent:
+def acts_on(setting: DefenseSetting, pair: Pair) -> bool:
+    """Whether some defense of the setting can change what an attack gets, read off what each of them changes.
+
+    A check of received models stops only who alters them, and hiding single updates only who sees them.
+    """
+    needs = pair.make().needs
+    sees_updates = any(pair.threat.sees_of_others(kind) for group in needs.sees for kind in group & SINGLE)
+    return any(_acts(type(defense), sees_updates, "alter_model" in needs.does) for defense in setting.defenses())
+
+
+def _acts(kind: type[Defense], sees_updates: bool, alters_model: bool) -> bool:
+    if kind.outgoing is not Defense.outgoing or kind.local is not Defense.local or kind.data is not Defense.data:
         return True
     if kind.sums_only:
         return sees_updates
@@ -100,6 +108,86 @@ def single_advice(families: Sequence[LeakSummary], rows: Sequence[LeakRow]) -> l
             )
         )
     return sorted(found, key=lambda advice: (-gain(advice.changes), -(rounded(advice.accuracy_change) or 0.0)))
+
+
+def proposals(singles: Sequence[Advice]) -> list[DefenseSetting]:
+    """Combinations of defenses that help alone, by what they should leave and cost together, the best first.
+
+    What a combination leaves of a leak is taken to be what its best member leaves, and its costs to add up; it is
+    then run as one deployment, which is what counts.
+    """
+    helpful = singles[:8]
+    groups = [group for size in range(1, MOST_TOGETHER + 1) for group in combinations(helpful, size)]
+    different = [group for group in groups if len({a.defenses[0].name for a in group}) == len(group)]
+    affordable = [group for group in different if sum(map(_lost, group)) <= MOST_LOST]
+    ranked = sorted(affordable, key=lambda group: (round(_left_by(group), 2), len(group), sum(map(_lost, group))))
+    settings = []
+    for group in ranked[:MOST_PROPOSED]:
+        # What hides single updates comes last: the others act on what a client sends before it is summed.
+        chosen = sorted(group, key=lambda advice: load("defenses", advice.defenses[0].name).sums_only)
+        one = [DefenseSetting.one(advice.defenses[0].name, advice.defenses[0].options) for advice in chosen]
+        settings.append(DefenseSetting(tuple(defense for setting in one for defense in setting.chosen)))
+    return settings
+
+
+def _lost(advice: Advice) -> float:
+    return max(0.0, -(rounded(advice.accuracy_change) or 0.0))
+
+
+def _left_by(group: Sequence[Advice]) -> float:
+    """The sum over leaks of the least that any member leaves, in levels."""
+    least: dict[str, float] = {}
+    for advice in group:
+        for change in advice.changes:
+            remains = left(change) + (rounded(change.advantage) or 0.0)
+            least[change.leak] = min(least.get(change.leak, float("inf")), remains)
+    everything = {change.leak: change for advice in group for change in advice.changes}
+    return sum(least[name] for name in everything)
+
+
+def combined_advice(
+    setting: DefenseSetting,
+    before: Sequence[LeakRow],
+    after: Sequence[LeakRow],
+    findings: Sequence[Finding],
+    accuracy: AccuracyFigures | None,
+    accuracy_change: float | None,
+    epsilon: float | None,
+) -> Advice:
+    """What a combination did, leak by leak, when it was run; `findings` are those with it in place."""
+    defenses = [advised(defense.name, dict(defense.options)) for defense in setting.chosen]
+    rows = {row.leak: row for row in after}
+    changes = []
+    for row in before:
+        now = rows.get(row.leak)
+        if now is None or row.state != "found":
+            continue
+        cells = [cell for cell in now.cells if cell.state == now.state]
+        changes.append(
+            LeakChange(
+                leak=row.leak,
+                title=row.title,
+                before=row.severity,
+                after=now.severity,
+                state=now.state,
+                advantage=max((rounded(cell.advantage) or 0.0 for cell in cells), default=None),
+                adaptive=any("defense" in finding.used for finding in findings if finding.family == row.leak),
+            )
+        )
+    return Advice(
+        defenses=defenses,
+        changes=changes,
+        accuracy=accuracy,
+        accuracy_change=accuracy_change,
+        epsilon=epsilon,
+        plan_lines=plan_lines(defenses),
+        flower_lines=flower_lines(defenses),
+    )
+
+
+def keeps_its_promise(advice: Advice) -> bool:
+    """Whether a combination that was run lowers leaks and costs little."""
+    return advice.accuracy is not None and _lost(advice) <= MOST_LOST and gain(advice.changes) > 0
 
 
 def gain(changes: Sequence[LeakChange]) -> int:

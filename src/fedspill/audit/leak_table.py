@@ -33,10 +33,10 @@ def leak_rows(findings: Sequence[Finding]) -> list[LeakRow]:
         for name in names
         for adversary in adversaries
     }
+    cells = {(name, adversary): _with_weaker(cell, name, cells) for (name, adversary), cell in cells.items()}
     rows = []
     for name in names:
-        whole = [_with_weaker(cells[name, adversary], name, cells) for adversary in adversaries]
-        whole = [_implied(cell, leaks[name], cells) for cell in whole]
+        whole = [_implied(cells[name, adversary], leaks[name], cells) for adversary in adversaries]
         worst = max(whole, key=badness)
         leak = leaks[name]
         rows.append(

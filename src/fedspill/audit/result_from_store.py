@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, final
 
 from fedspill.attack_run import Outcome
 from fedspill.audit.accepted import Accepted
-from fedspill.audit.advice import single_advice, unhelped
+from fedspill.audit.advice import acts_on, combined_advice, keeps_its_promise, proposals, single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
 from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
 from fedspill.audit.leak_table import headline_of, in_order, leak_rows, left_out_of
@@ -21,6 +21,7 @@ from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
 from fedspill.audit.result import (
     AdversarySummary,
+    AfterAdvice,
     AuditResult,
     AuditVerdict,
     ControlResult,
@@ -42,6 +43,7 @@ from fedspill.registry import make
 from fedspill.seeds import seed_of
 from fedspill.threat import ADVERSARIES
 
+TRIED_ON = 3  # attacks of a leak and adversary that defenses are tried on; a combination is run against all
 EVENTS = 50  # how many events of the federation a report lists
 _STATUS_ORDER: dict[str, int] = {"ok": 0, "unscored": 1, "errored": 2, "skipped": 3}
 Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome)
@@ -113,10 +115,66 @@ class StoredAudit:
         ]
 
     def leaking(self) -> list[Cell]:
-        """The cells whose finding is bad enough to try defenses on."""
+        """The attacks to try defenses on: of each leak and adversary that is bad enough, the best few."""
         level = Severity[self.target.plan.try_from.upper()]
-        found = {finding.id for finding in self.findings() if finding.status == "ok" and finding.level >= level}
-        return [cell for cell in self.cells if cell.pair.id in found]
+        best: dict[tuple[str, str], list[str]] = {}
+        for finding in self.findings():  # worst first
+            if finding.status == "ok" and finding.level >= level:
+                best.setdefault((finding.family, finding.adversary), []).append(finding.id)
+        tried = {name for names in best.values() for name in names[:TRIED_ON]}
+        return [cell for cell in self.cells if cell.pair.id in tried]
+
+    def trials(self) -> list[tuple[DefenseSetting, list[Cell]]]:
+        """Each candidate, and the attacks that it can act on; those that can act on none are not tried."""
+        leaking = self.leaking()
+        tried = [(setting, [cell for cell in leaking if acts_on(setting, cell.pair)]) for setting in self.candidates]
+        return [(setting, cells) for setting, cells in tried if cells]
+
+    def proposals(self) -> list[DefenseSetting]:
+        """The combinations to run as one deployment, the most promising first."""
+        found = self._with_defenses(self.findings())
+        return proposals(single_advice(summarise_leaks(found), leak_rows(found)))
+
+    def after(self, setting: DefenseSetting) -> AfterAdvice | None:
+        """What was measured with a combination in place; None where it was not run."""
+        accuracy, before = self.accuracy(setting), self.accuracy()
+        if accuracy is None or before is None:
+            return None
+        as_deployed = {finding.id: finding for finding in self.findings()}
+        found = []
+        for cell in self.cells:
+            finding = self.finding(cell, setting)
+            if finding.status == "skipped" and as_deployed[finding.id].status == "ok":
+                finding = finding.model_copy(update={"state": "cannot", "why_short": "no longer sees what it needs"})
+            found.append(finding)
+        rows = leak_rows(found)
+        epsilon, _ = guarantees(self._records(setting))
+        advice = combined_advice(
+            setting,
+            leak_rows(list(as_deployed.values())),
+            rows,
+            found,
+            accuracy.figures(),
+            accuracy.value - before.value,
+            epsilon,
+        )
+        return AfterAdvice(advice=advice, leaks=rows)
+
+    def best_after(self) -> AfterAdvice | None:
+        """The first combination that was run and keeps what it promised."""
+        if self.target.trace is not None:
+            return None
+        ran = (self.after(setting) for setting in self.proposals())
+        return next((after for after in ran if after is not None and keeps_its_promise(after.advice)), None)
+
+    def _with_defenses(self, findings: Sequence[Finding]) -> list[Finding]:
+        cells = {cell.pair.id: cell for cell in self.cells}
+        return [
+            finding.model_copy(update={"defenses": self.frontier(cells[finding.id], finding)})
+            if finding.status == "ok"
+            else finding
+            for finding in findings
+        ]
 
     def accuracy(self, setting: DefenseSetting = AS_DEPLOYED) -> Accuracy | None:
         return Accuracy.of(self._records(setting))
@@ -135,13 +193,9 @@ class StoredAudit:
         """The whole of it; docs/audit.md describes every field."""
         cells = {cell.pair.id: cell for cell in self.cells}
         found = []
-        for finding in self.findings():
+        for finding in self._with_defenses(self.findings()):
             cell = cells[finding.id]
-            update = {
-                "accepted": accepted.reason(finding.id, today),
-                "defenses": self.frontier(cell, finding) if finding.status == "ok" else None,
-                "repeat": self._command(cell.pair),
-            }
+            update = {"accepted": accepted.reason(finding.id, today), "repeat": self._command(cell.pair)}
             found.append(finding.model_copy(update=update))
         accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
         rows = leak_rows(found)
@@ -159,6 +213,7 @@ class StoredAudit:
             findings=found,
             families=families,
             advice=single_advice(families, rows),
+            after=self.best_after(),
             unhelped=unhelped(families),
             controls=[self._control_result(cell.pair) for cell in self.answered()],
             adversaries=self._adversaries(),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, final
 
 from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
+from fedspill.audit.advice import MOST_PROPOSED, keeps_its_promise
 from fedspill.audit.code_fingerprint import fingerprint
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
@@ -160,7 +161,7 @@ def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
 
 
 def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, retry: bool) -> None:
-    """Five waves: recordings; attacks; controls of those that ran; recordings with defenses; attacks on those."""
+    """Waves: recordings; attacks; controls of those that ran; the same with each defense; the same with several."""
     state = StoredAudit(store, target.folder)
     runnable = [cell.pair for cell in state.cells if not cell.lacks]
     records: list[Job] = [RecordJob(AS_DEPLOYED, seed) for seed in state.seeds] if target.trace is None else []
@@ -179,14 +180,39 @@ def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, r
     controls: list[Job] = [ControlJob(cell.pair) for cell in StoredAudit(store, target.folder).answered()]
     watcher.more(len(controls))
     _wave(store, target, workers, watcher, controls)
-    leaking = [cell.pair for cell in StoredAudit(store, target.folder).leaking()]
-    if leaking and target.trace is None:
-        settings = state.candidates
-        records = [RecordJob(setting, seed) for setting in settings for seed in state.seeds]
-        attacks = [AttackJob(pair, setting, seed) for setting in settings for seed in state.seeds for pair in leaking]
+    if target.trace is None:
+        _try_defenses(store, target, workers, watcher)
+        _try_together(store, target, workers, watcher)
+
+
+def _try_defenses(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
+    """Each candidate alone, against the best attacks that it can act on."""
+    state = StoredAudit(store, target.folder)
+    trials = state.trials()
+    records: list[Job] = [RecordJob(setting, seed) for setting, _ in trials for seed in state.seeds]
+    attacks: list[Job] = [
+        AttackJob(cell.pair, setting, seed) for setting, cells in trials for seed in state.seeds for cell in cells
+    ]
+    watcher.more(len(records) + len(attacks))
+    _wave(store, target, workers, watcher, records)
+    _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+
+
+def _try_together(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
+    """Combinations as one deployment against every attack, until one keeps what it promises."""
+    state = StoredAudit(store, target.folder)
+    runnable = [cell.pair for cell in state.cells if not cell.lacks]
+    for setting in state.proposals():
+        records: list[Job] = [RecordJob(setting, seed) for seed in state.seeds]
+        attacks: list[Job] = [AttackJob(pair, setting, seed) for seed in state.seeds for pair in runnable]
         watcher.more(len(records) + len(attacks))
         _wave(store, target, workers, watcher, records)
-        _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+        if not all(_was_recorded(store, target, job) for job in records):
+            continue
+        _wave(store, target, workers, watcher, attacks)
+        after = StoredAudit(store, target.folder).after(setting)
+        if after is not None and keeps_its_promise(after.advice):
+            return
 
 
 def _is_failed_record(outcome: JobOutcome) -> bool:
@@ -211,7 +237,11 @@ def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs
 def _recorded(store: Store, target: Target, job: Job) -> bool:
     """Whether the federation that this attack is about could be run at all."""
     assert isinstance(job, AttackJob)
-    record = store.results().get(RecordJob(job.setting, job.seed).key(target.code))
+    return _was_recorded(store, target, RecordJob(job.setting, job.seed))
+
+
+def _was_recorded(store: Store, target: Target, job: Job) -> bool:
+    record = store.results().get(job.key(target.code))
     return record is not None and record.outcome.status == "ok"
 
 
@@ -281,7 +311,7 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
 
 def _about_plan(target: Target) -> dict[str, Any]:
     deployment = Deployment.of(target.plan, target.data_dir)
-    recordings = 1 + len(candidates_of(target.plan))
+    recordings = 1 + len(candidates_of(target.plan)) + MOST_PROPOSED
     needed = deployment.recording_bytes(target.plan.record.keep()) * target.plan.repeats * recordings
     free = shutil.disk_usage(target.folder).free
     if needed > 0.9 * free:

@@ -79,7 +79,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         rows=tuple(shown_row(row, result) for row in result.leaks),
         left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
         defenses=_defenses(result.defense_checks),
-        advice=tuple(shown_advice(advice) for advice in result.advice[:MOST_ADVICE]),
+        advice=tuple(shown_advice(advice) for advice in _first_advice(result)),
         after=tuple(shown_row(row, result) for row in after.leaks) if after else (),
         after_words=_after_words(after.advice) if after else "",
         unhelped=_unhelped(result),
@@ -168,6 +168,14 @@ def _picture(headline: Headline) -> tuple[int, int] | None:
     if cell is None or cell.of_100 is None or cell.of_100_by_guessing is None:
         return None
     return cell.of_100, cell.of_100_by_guessing
+
+
+def _first_advice(result: AuditResult) -> list[Advice]:
+    """The combination first, then single defenses that are not it."""
+    best = [result.after.advice] if result.after else []
+    taken = [[defense.setting for defense in advice.defenses] for advice in best]
+    singles = [advice for advice in result.advice if [defense.setting for defense in advice.defenses] not in taken]
+    return [*best, *singles][:MOST_ADVICE]
 
 
 def _defenses(checks: list[DefenseCheck]) -> str:

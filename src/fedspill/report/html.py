@@ -61,6 +61,7 @@ def _page(result: AuditResult) -> dict[str, Any]:
         if finding["status"] == "skipped":
             skipped.setdefault(finding["why"], []).append(finding["id"])
     advised = ([clean.after.advice] if clean.after else []) + clean.advice
+    advised = list({tuple(d.setting for d in advice.defenses): advice for advice in reversed(advised)}.values())[::-1]
     return {
         "result": shown,
         "screen": first_screen_of(clean),
