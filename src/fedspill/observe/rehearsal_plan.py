@@ -24,6 +24,7 @@ from fedspill.training import Optimizer as OptimizerName
 
 MOST_FLOPS = 2e10  # of an update's rehearsals: some seconds of one core (convention)
 LEAST_NEAR = 24  # make-believe clients around an estimate; with fewer there is nothing to fit to (convention)
+MOST_MESSAGES = 1_000  # rehearsed in one call: some minutes (convention)
 MOST_SAMPLES = 100_000  # of a client: a message can claim any number
 
 
@@ -59,6 +60,8 @@ def plan_rehearsal(view: View, messages: Sequence[Message], flops: float = MOST_
     if not {message.round for message in messages} <= starts.keys():
         raise NotApplicable("Not rehearsed: the models were not recorded, or are of another architecture")
     updates = [SentUpdate(m.round, m.sender, int(m.info.get("examples", 0)), dict(m.tensors)) for m in messages]
+    if len(messages) > MOST_MESSAGES:
+        raise NotApplicable(f"Not rehearsed: {len(messages)} messages are too many")
     if not all(1 < update.samples <= MOST_SAMPLES for update in updates):
         raise NotApplicable("Not rehearsed: clients of such sizes are not rehearsed")
     defenses = tuple(view.knows("defense")) if view.has("defense") else ()

@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedspill.errors import NotApplicable
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
 from fedspill.training import Tensors
 
+DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
@@ -59,6 +61,11 @@ class RehearsedShares:
     doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
     near: bool  # whether the update lies among what the make-believe clients sent
 
+    @property
+    def error(self) -> float:
+        """The mean L1 distance of such estimates."""
+        return float(self.errors.abs().sum(1).mean())
+
 
 @dataclass(frozen=True, eq=False)
 class _Sent:
@@ -66,6 +73,9 @@ class _Sent:
 
     readings: Mapping[str, Tensor]  # each (clients, classes)
     present: Tensor  # (clients, classes) bool: classes that may have been there
+
+    def is_finite(self) -> bool:
+        return all(bool(reading.isfinite().all()) for reading in self.readings.values())
 
     @staticmethod
     def joined(parts: Sequence[_Sent]) -> _Sent:
@@ -113,7 +123,7 @@ def rehearsed(
 ) -> tuple[list[RehearsedShares], dict[int, RoundScene]]:
     """What is found of each update, and the rounds with models that know the auxiliary samples; `scenes` by round.
 
-    joint: a client that takes part again holds the same samples.
+    joint: a client that takes part again holds the same samples. NotApplicable: make-believe clients diverge.
     """
     first: dict[int, _First] = {}
     learnt: dict[int, RoundScene] = {}
@@ -142,7 +152,7 @@ class _First:
 
     @property
     def precision(self) -> float:
-        return float(self.errors.abs().sum(1).mean()) ** -2
+        return max(float(self.errors.abs().sum(1).mean()), 1e-6) ** -2
 
 
 def _broad(
@@ -160,17 +170,20 @@ def _broad(
         played, shares, folds = [], [], []
         for size in sizes:
             counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
-            fold = torch.arange(len(counts)) % plan.folds
+            fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
             played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), rng))
             shares.append(counts.double() / size)
             folds.append(fold)
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
+        if not sent.is_finite():
+            continue
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
         found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
         likely = _log_likelihood(sent, known, fold, found, asked)
         if best is None or likely > best[0]:
             best = likely, learnt, [_First(one, errors) for one in found]
-    assert best is not None
+    if best is None:
+        raise NotApplicable(DIVERGED)
     return best[1], best[2]
 
 
@@ -193,6 +206,8 @@ def _near(
     fold = torch.arange(plan.near) % plan.folds
     rows, known = deal(counts, fold, plan.folds, labels, rng), counts.double() / samples
     played = [scene.play(rows, rng) for scene in scenes]
+    if not all(one.is_finite() for one in played):
+        raise NotApplicable(DIVERGED)
     each = [fits_of(s.readings, known, fold, own.readings) for s, own in zip(played, asked, strict=True)]
     joint = mixed([fit for fits in each for fit in fits], known)
     seen = torch.stack([one.present for one in played]).any(0)

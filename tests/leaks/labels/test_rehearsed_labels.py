@@ -162,3 +162,11 @@ def test_samples_are_dealt_as_wanted_and_folds_share_none() -> None:
     rows = deal(counts, torch.tensor([0, 1]), 2, labels, torch.Generator().manual_seed(0))
     assert torch.equal(torch.stack([torch.bincount(labels[own], minlength=4) for own in rows]), counts)
     assert not set(rows[0].tolist()) & set(rows[1].tolist())
+
+
+def test_make_believe_clients_that_diverge_say_nothing(parts: Any) -> None:
+    model = relu()
+    trace = recorded(parts, model, SGD, rounds=1)
+    trace.protocol["local_lr"] = 1e20  # what the trace claims; the clients' updates stay as they were
+    guess = Labels()(view_of(trace, model, parts.auxiliary), seed=0)
+    assert "rehearsed" not in guess.routes  # type: ignore[attr-defined]

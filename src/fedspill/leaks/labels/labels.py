@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import ClassVar, final
 
 import torch
@@ -52,14 +54,19 @@ class Labels(Attack):
         found = messages_of(view, layer)
         try:
             stage = plan_rehearsal(view, [found[origin] for origin in layer.of])
+            return self._rehearsed(view, stage, alone, layer.notes, rng)
         except NotApplicable as why_not:
             return replace(alone, notes=[*alone.notes, str(why_not)])
+
+    def _rehearsed(
+        self, view: View, stage: RehearsalPlan, alone: LabelCounts, notes: Sequence[str], rng: torch.Generator
+    ) -> LabelCounts:
         if all(_is_exact(view, stage, number, rng) for number in stage.scenes):
             return replace(alone, notes=[*alone.notes, "not rehearsed: make-believe clients are read without error"])
         results, scenes = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=stage.same)
         right = tried_on_make_believe(view, replace(stage, scenes=scenes), [one.counts for one in results], rng)
         chosen = _chosen(alone, stage, results, right)
-        return replace(chosen, notes=[*layer.notes, *chosen.notes])
+        return replace(chosen, notes=[*notes, *chosen.notes])
 
 
 def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generator) -> bool:
@@ -75,18 +82,21 @@ def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generato
 def _chosen(
     alone: LabelCounts, stage: RehearsalPlan, results: list[RehearsedShares], right: dict[int, float]
 ) -> LabelCounts:
-    """For each update the reading that has more labels of its make-believe clients right."""
+    """For each round the reading that has more labels of its make-believe clients right."""
+    hoped = {
+        number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
+        for number in stage.scenes
+    }
     assert alone.confidence is not None
     assert alone.sure is not None
     counts, sure, confidence = alone.counts.clone(), alone.sure.clone(), alone.confidence.clone()
     low, high, routes = counts.clone(), counts.clone(), list(alone.routes)
     for index, (update, result) in enumerate(zip(stage.updates, results, strict=True)):
-        found = certainty(result, update.samples)
         by_itself = right.get(update.round, 0.0)
-        if not result.near or by_itself > found[2]:
+        if not result.near or by_itself > hoped[update.round]:
             confidence[index] = min(float(confidence[index]), by_itself)
             continue
-        counts[index], sure[index], confidence[index], low[index], high[index] = found
+        counts[index], sure[index], confidence[index], low[index], high[index] = certainty(result, update.samples)
         routes[index] = REHEARSED
     number = Counter(routes)[REHEARSED]
     others = Counter(route for route in routes if route != REHEARSED)
@@ -95,6 +105,10 @@ def _chosen(
     return replace(
         alone, counts=counts, confidence=confidence, sure=sure, low=low, high=high, notes=notes, routes=tuple(routes)
     )
+
+
+def _of_round(stage: RehearsalPlan, results: Sequence[RehearsedShares], number: int) -> list[RehearsedShares]:
+    return [one for one, update in zip(results, stage.updates, strict=True) if update.round == number]
 
 
 def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
@@ -107,7 +121,7 @@ def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, fl
     amounts, spread = samples * result.shares, samples * wider * result.errors.square().mean(0).sqrt() + LEAST_SPREAD
     below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
     exact = above - torch.where(counts > 0, below, torch.zeros_like(below))
-    expected = 1 - 0.5 * wider * float(result.errors.abs().sum(1).mean())
+    expected = 1 - 0.5 * wider * result.error
     reach = float(torch.special.ndtri(torch.tensor((1 + STATED) / 2, dtype=torch.float64))) * spread
     low, high = ((amounts + side * reach).round().clamp(0, samples).long() for side in (-1, 1))
     return counts, exact, min(max(expected, 0.0), 1.0), low, high

@@ -46,9 +46,9 @@ def rehearse_unexplained(
     messages: list[Message] = [sent[read[index].of] for index in wanted]
     try:
         stage = plan_rehearsal(view, messages, MOST_FLOPS)
+        results, _ = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=joint and stage.same)
     except NotApplicable as why_not:
         return [str(why_not)]
-    results, _ = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=joint and stage.same)
     unlike = 0
     for index, result in zip(wanted, results, strict=True):
         unlike += not result.near
