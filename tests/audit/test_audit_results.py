@@ -79,7 +79,7 @@ def test_dry_run_tells_the_matrix_and_the_cost(tmp_path: Path, fedspill: Fedspil
     write_plan(tmp_path / "plan.toml")
     ended = fedspill("audit", "plan.toml", "--dry-run")
     assert ended.code == 0
-    assert "skipped: needs to see" in ended.out
+    assert "2 pairs do not run: curious-client sees no updates (2)" in ended.out
     assert "minutes" in ended.out
     assert "bytes" in ended.out
     assert not (tmp_path / "fedspill-audit").exists()
