@@ -87,6 +87,10 @@ CELLS: dict[str, Cell] = {
         rounds=tuple(range(1, 16, 2)),
     ),
     "adult": Cell(plan("adult", {"name": "mlp", "widths": [64]}, 10, 60, 12, 250, 4000), rounds=tuple(range(1, 12, 2))),
+    "adult-few": Cell(
+        plan("adult", {"name": "mlp", "widths": [64]}, 10, 20, 12, 250, 4000, batch_size=10),
+        rounds=tuple(range(1, 12, 2)),
+    ),
     "cifar100": Cell(
         plan("cifar100", _WIDE, 6, 200, 12, 8, 1000, momentum=0.9, lr=0.05),
         rounds=(3, 7, 11),

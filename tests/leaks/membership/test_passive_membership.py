@@ -206,6 +206,13 @@ def test_surprise_of_outsiders_is_uniform_and_keeps_the_order() -> None:
     assert torch.equal(found[:, 0].argsort(), scores[:, 0].argsort())
 
 
+def test_a_score_that_many_outsiders_have_is_no_surprise() -> None:
+    outsiders = torch.cat([torch.zeros(60, 1), torch.full((40, 1), 32.0)]).double()
+    found = surprise(torch.tensor([[0.0], [32.0], [33.0]]).double(), outsiders)[:, 0]
+    assert float(found[1]) == pytest.approx(-math.log10(40 / 101))
+    assert float(found[2]) >= 2
+
+
 def tables(*alarms: int) -> Sequence[Tensor]:
     return [torch.cat([torch.full((count, 1), 3.0), torch.zeros(1000 - count, 1)]) for count in alarms]
 

@@ -30,15 +30,17 @@ def counted_rate(outsiders: int) -> float:
 
 
 def _of_one(scores: NDArray[np.float64], outsiders: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = np.sort(outsiders)
-    m = len(known)
-    # At the i-th of m in rising order, m - i others are as high or higher, and the record itself counts once.
-    heights = -np.log10((m - np.arange(m)) / (m + 1.0))
+    m = len(outsiders)
+    ranked = np.sort(outsiders)
+    known, first = np.unique(ranked, return_index=True)
+    # At a known score, so many outsiders are as high or higher; of equal ones each counts for all.
+    heights = -np.log10((m - first) / (m + 1.0))
     spread = max(float(known[-1] - known[0]), 1e-12)
     inside = np.interp(scores, known, heights)
     most = max(2, int(_TAIL * m))
-    excess = max(float(np.mean(known[-most:] - known[-most])), 1e-9 * spread)
-    beyond = heights[-1] + np.maximum(scores - known[-1], 0) / excess / np.log(10)
+    excess = max(float(np.mean(ranked[-most:] - ranked[-most])), 1e-9 * spread)
+    above = np.maximum(heights[-1], -np.log10(1 / (m + 1.0)) * (scores > known[-1]))
+    beyond = above + np.maximum(scores - known[-1], 0) / excess / np.log(10)
     below = heights[0] + 1e-3 * np.minimum(scores - known[0], 0) / spread  # keeps the order, is never an alarm
     found: NDArray[np.float64] = np.where(scores > known[-1], beyond, np.where(scores < known[0], below, inside))
     return found
