@@ -422,6 +422,7 @@ def run_cell(
         "seed": seed,
         "rates": rates,
         "stated": [] if guess.confidence is None else guess.confidence.tolist(),
+        "inside": [] if guess.low is None or guess.high is None else _inside(guess.low, guess.high, real),
         "routes": {route: guess.routes.count(route) for route in sorted(set(guess.routes))},
         "accuracy": made.accuracy,
         "seconds": seconds / len(guess.of),
@@ -436,6 +437,11 @@ def run_cell(
             found["l1"][label] = (shares.shares - real / real.sum(1, keepdim=True)).abs().sum(1).tolist()
             found[f"seconds {label}"] = (time.process_time() - began) / len(shares.of)
     return found
+
+
+def _inside(low: Tensor, high: Tensor, real: Tensor) -> list[float]:
+    """For each update the share of class counts within their intervals, which should be nine tenths."""
+    return ((real >= low) & (real <= high)).double().mean(1).tolist()
 
 
 def line(outcome: dict[str, Any]) -> str:
@@ -463,9 +469,14 @@ def summary(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         "labels": sum(ours) / len(ours),
         "hindsight maximum": sum(best) / len(best),
         "stated": 100 * sum(sum(o["stated"]) / max(len(o["stated"]), 1) for o in outcomes) / len(outcomes),
+        "class counts within their intervals": _mean([v for o in outcomes for v in o.get("inside", [])]),
         "CPU seconds an update, mean": sum(outcome["seconds"] for outcome in outcomes) / len(outcomes),
         "composition at most half of Decaf's distance": f"{sum(halves)} of {len(halves)}",
     }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def main() -> None:
