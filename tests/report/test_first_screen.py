@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +43,8 @@ from fedspill.report.figures import percent, points
 from fedspill.report.first_screen import first_screen
 from fedspill.threat import ADVERSARIES
 
+# Modules that are imported on the way start generators of their own, which hypothesis takes for ours.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 LEAKS = ("labels", "composition", "inputs", "membership", "attributes", "presence", "quantity", "groups")
 PEOPLE = ("curious-server", "curious-client", "eavesdropper", "malicious-server")
 SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
