@@ -218,9 +218,11 @@ def tables(*alarms: int) -> Sequence[Tensor]:
 
 
 def test_the_statistic_that_finds_surely_more_is_chosen_else_the_sharpest() -> None:
-    assert chosen(tables(10, 200, 50), 0.01)[0] == 1
-    assert chosen(tables(95, 100, 100), 0.01) == (0, [95, 100, 100])
-    assert chosen(tables(0, 0, 0), 0.01)[0] == 0
+    assert chosen(tables(10, 200, 50), 100)[0] == 1
+    assert chosen(tables(99, 100, 100), 100)[0] == 0
+    assert chosen(tables(0, 0, 0), 100)[0] == 0
+    far = torch.cat([torch.full((50, 1), 9.0), torch.zeros(950, 1)])
+    assert chosen([tables(60)[0], far], 100)[0] == 1, "fewer, and far more surprising, is more evidence"
 
 
 def test_a_record_does_not_count_in_its_own_label_mean() -> None:

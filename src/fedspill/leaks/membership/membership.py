@@ -23,6 +23,8 @@ from fedspill.leaks.membership.passive.own_statistics import Question, Statistic
 from fedspill.threat import needs
 from fedspill.trace import View
 
+_LEVELS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)  # of surprise; the last ones lie beyond what auxiliary records count
+
 
 @final
 @dataclass(frozen=True)
@@ -54,28 +56,35 @@ class PassiveMembership(Attack):
             what = f"{self.only} cannot be had" if self.only else "no linear layer sees one vector per record"
             raise NotApplicable(f"Membership cannot be read: {what}, or there are too few auxiliary records.")
         surprises = [surprise(one.asked, one.outsiders) for one in found]
-        rate = max(0.01, counted_rate(len(question.left_out)))
-        best, alarms = chosen(surprises, rate)
-        return answers(observed, asked, surprises[best], _notes(found, best, alarms, rate, surprises[best]))
+        best, evidence = chosen(surprises, len(question.left_out))
+        return answers(observed, asked, surprises[best], _notes(found, best, evidence))
 
 
-def chosen(surprises: Sequence[Tensor], rate: float) -> tuple[int, list[int]]:
-    """Which statistic to believe, and how many answers each calls surprising at that rate of false alarms.
+def chosen(surprises: Sequence[Tensor], left_out: int) -> tuple[int, list[float]]:
+    """Which statistic to believe, and the evidence of each: in standard errors, how many more answers surprise.
 
-    Were nobody's records among those asked about, each would call about the same few surprising. What is more is
-    evidence. The sharpest statistic, which comes first, is kept unless another finds surely more.
+    Were nobody's records among those asked about, a share 10^-s of answers would have a surprise of s or more, give or
+    take counting errors and those of a tail that was counted on `left_out` records. The largest excess over all levels
+    is the evidence (after Donoho and Jin 2004). The sharpest statistic, which comes first, is kept unless another has
+    more by over one standard error.
     """
-    alarms = [int((table >= -math.log10(rate)).sum()) for table in surprises]
-    most = max(alarms)
-    return next(i for i, count in enumerate(alarms) if count >= most - 2 * math.sqrt(most)), alarms
+    evidence = [max(_excess(table, level, left_out) for level in _LEVELS) for table in surprises]
+    return next(i for i, found in enumerate(evidence) if found >= max(evidence) - 1), evidence
 
 
-def _notes(found: Sequence[Statistic], best: int, alarms: Sequence[int], rate: float, table: Tensor) -> list[str]:
+def _excess(table: Tensor, level: float, left_out: int) -> float:
+    rate = 10**-level
     expected = rate * table.numel()
-    said = ", ".join(f"{one.name} {count}" for one, count in zip(found, alarms, strict=True))
+    error = math.sqrt(expected + expected**2 / (rate * (left_out + 1)))
+    return (int((table >= level).sum()) - expected) / error
+
+
+def _notes(found: Sequence[Statistic], best: int, evidence: Sequence[float]) -> list[str]:
+    said = ", ".join(f"{one.name} {excess:.1f}" for one, excess in zip(found, evidence, strict=True))
+    many = len(found[best].outsiders)
     notes = [
-        f"{found[best].name} was used: answers that are surprising at a rate of {rate:.2g} were {said} of "
-        f"{table.numel()}, and {expected:.0f} would be by chance",
-        f"the rate of false alarms was counted on {len(found[best].outsiders)} auxiliary records of each client's own",
+        f"{found[best].name} was used; standard errors by which surprising answers exceed chance: {said}",
+        f"false alarms were counted on {many} auxiliary records, for each client by itself: down to a rate of "
+        f"{counted_rate(many):.2g}",
     ]
     return notes + ([found[best].note] if found[best].note else [])
