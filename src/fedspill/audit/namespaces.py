@@ -76,8 +76,8 @@ def _go_on_in_child() -> None:
     """A process enters its new world of processes only by a child; the parent waits and ends as that one does."""
     child = os.fork()
     if child == 0:
-        die_with_parent()
         return
+    die_with_parent()  # once more: the change of user took it back
     for descriptor in (0, 1):  # so that the pipes end with the child
         with suppress(OSError):
             os.close(descriptor)
@@ -89,6 +89,8 @@ def _give_up_capabilities(libc: ctypes.CDLL) -> str:
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     none = (ctypes.c_uint32 * 6)()
-    if libc.capset(header, none):
+    given_up = libc.capset(header, none) == 0
+    die_with_parent()  # last, since giving up capabilities takes it back
+    if not given_up:
         return f"capabilities could not be given up ({os.strerror(ctypes.get_errno())})"
     return ""

@@ -8,6 +8,7 @@ change how it is scored.
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -30,7 +31,7 @@ from fedspill.attack import ActiveAttack
 from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
 from fedspill.audit.planted_run import Planter
 from fedspill.audit.process_tree import end_tree
-from fedspill.errors import AttackFailed, NotApplicable, Unfit
+from fedspill.errors import AttackFailed, FedspillError, NotApplicable, Unfit
 from fedspill.files import dump_json
 from fedspill.guess import Guess
 from fedspill.leak import Leak
@@ -118,12 +119,21 @@ def leak_of(name: str, options: Mapping[str, Any], facts: AttackFacts) -> Leak[A
     return foreign
 
 
-@cache
 def _foreign_facts(name: str, options: bytes) -> AttackFacts:
-    import json
+    facts, why = _asked(name, options)
+    if facts is None:
+        raise AttackFailed(why)
+    return facts
 
-    with AttackProcess(()) as process:
-        return process.begin(AttackOrder(name, json.loads(options)))
+
+@cache
+def _asked(name: str, options: bytes) -> tuple[AttackFacts | None, str]:
+    """What it says of itself, or why it says nothing. Asked once: a process takes seconds, also for a broken one."""
+    try:
+        with AttackProcess(()) as process:
+            return process.begin(AttackOrder(name, json.loads(options))), ""
+    except FedspillError as error:
+        return None, str(error)
 
 
 @final
