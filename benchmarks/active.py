@@ -18,13 +18,13 @@ import torch
 from timing import interleaved
 
 from fedspill.dataset import Examples
-from fedspill.defense import Site
+from fedspill.defense import ClientContext
 from fedspill.defenses.guard import Guard
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.models.mlp import Mlp
-from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.closed_form import NeuronDesign, plant_neurons
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.targets import Targets
 from fedspill.planting.trained_neurons import AaiRecipe, AmiRecipe, train_aai, train_ami
 from fedspill.seeds import generator
@@ -56,8 +56,10 @@ def main() -> None:
     records[:, 95] = 0
     targets = Targets(records, torch.ones(1, dtype=torch.int64), 0, 95, (95,))
     model = Mlp(widths=(128, 64), activation="elu", alpha=-2.0, logits=1).build((COLUMNS,), 2, seed=1)
-    dense, state = read_dense(model), {name: tensor.clone() for name, tensor in state_of(model).items()}
-    closed = seconds(lambda: plant_neurons(dense, state, targets, [0], shadow, Shape(), generator(1, "plant")), 20)
+    dense, state = read_dense_network(model), {name: tensor.clone() for name, tensor in state_of(model).items()}
+    closed = seconds(
+        lambda: plant_neurons(dense, state, targets, [0], shadow, NeuronDesign(), generator(1, "plant")), 20
+    )
     up, down = (targets.completed(value, shadow)[:, None] for value in (1, 0))
     scale = 1000 / asked.epochs
     aai = scale * seconds(lambda: train_aai(dense, state, up, down, shadow, AaiRecipe(epochs=asked.epochs)), 1)
@@ -85,16 +87,16 @@ def guarded(title: str, shape: tuple[int, ...], widths: tuple[int, ...], example
     moved = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
     before, now = (Message(n, SERVER, EVERYONE, "model", s) for n, s in ((0, state), (1, moved)))
     ours = Guard()
-    verdict = ours.incoming(now, before, Site())
+    verdict = ours.incoming(now, before, ClientContext())
     memory = dict(verdict.memory or {})
     turns = {
         "epoch": lambda: train(model, state, own, training, generator(1, "epoch")),
-        "guard": lambda: ours.incoming(now, before, Site(memory)),
+        "guard": lambda: ours.incoming(now, before, ClientContext(memory)),
     }
     found = interleaved(turns, 40, {"epoch": 3, "guard": 30})
     epoch, guard = (statistics.median(found[name]) for name in ("epoch", "guard"))
     shares = statistics.quantiles((g / e for g, e in zip(found["guard"], found["epoch"], strict=True)), n=4)
-    peak = peak_of(lambda: ours.incoming(now, before, Site(memory)))
+    peak = peak_of(lambda: ours.incoming(now, before, ClientContext(memory)))
     model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     kept = sum(tensor.numel() for tensor in memory.values()) / sum(tensor.numel() for tensor in state.values())
     print(f"{title}: {examples} examples")

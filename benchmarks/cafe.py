@@ -25,10 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedspill.dataset import Dataset
 from fedspill.federation.batches import membership, plan_batches
-from fedspill.leaks.inputs.cafe import all_layers, recover
+from fedspill.leaks.inputs.cafe import first_layers, recover
 from fedspill.leaks.inputs.vertical.first_layer import first_layer
-from fedspill.leaks.inputs.vertical.invert_features import Effort, Known, invert
-from fedspill.leaks.inputs.vertical.separate_sums import plan_of
+from fedspill.leaks.inputs.vertical.invert_features import InversionEffort, PartyFeatures, invert_features
+from fedspill.leaks.inputs.vertical.separate_sums import batch_design
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run
 from fedspill.seeds import generator
@@ -67,7 +67,7 @@ def step_one(samples: int, parties: int, seed: int) -> None:
     sums = [used @ torch.randn(samples, 256, dtype=torch.float64, generator=rng) for _ in range(parties)]
 
     def separated() -> list[Tensor]:
-        plan = plan_of(used)
+        plan = batch_design(used)
         return [plan.separate(one).values for one in sums]
 
     began = time.process_time()
@@ -94,13 +94,15 @@ def growth(tables: ModuleType, dataset: Dataset, run: Run, sizes: list[int]) -> 
             setup = tables.federation.Setup("mnist", samples=samples, batch=20, rounds=rounds, batches=route, whole=60)
             seen, _ = tables.federation.observed(dataset, setup, run)
             began = time.process_time()
-            layers, _ = all_layers(seen, generator(run.seed, "attack"), first_layer)
+            layers, _ = first_layers(seen, generator(run.seed, "attack"), first_layer)
             seconds[route] = time.process_time() - began
         tower, layer = seen.nets(0).tower(0), layers[0]
         start = torch.full((samples, 1, 14, 14), 0.5)
         began = time.process_time()
-        known = Known(tower.front, layer.h, torch.zeros(samples), start)
-        _, evaluations = invert([known], (1, 14, 14), Effort(plain=20, again=()), generator(run.seed, "attack"))
+        known = PartyFeatures(tower.front, layer.h, torch.zeros(samples), start)
+        _, evaluations = invert_features(
+            [known], (1, 14, 14), InversionEffort(plain=20, retry_blurs=()), generator(run.seed, "attack")
+        )
         third = time.process_time() - began
         chosen, random = seconds["anti-twins"], seconds["random"]
         print(f"N = {samples}: I and II {chosen:.2f} CPU s chosen, {random:.2f} random; III, one "
@@ -131,7 +133,10 @@ def main() -> None:
     )
     seen, examples = tables.federation.observed(dataset, setup, run)
     ours = []
-    for label, effort in (("as good", Effort(plain=asked.iterations, again=())), ("to the end", Effort())):
+    for label, effort in (
+        ("as good", InversionEffort(plain=asked.iterations, retry_blurs=())),
+        ("to the end", InversionEffort()),
+    ):
         if label == "to the end" and asked.samples > 200:
             continue
         began = time.process_time()

@@ -25,11 +25,11 @@ import torch
 from inversion_exact import case_of
 from inversion_workloads import WORKLOADS, Pictures, gradients, network, seconds
 
-from fedspill.leaks.inputs.exact.routes import exact_answer
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort
+from fedspill.leaks.inputs.exact.routes import recover_exactly
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.recipes import inverting_gradients
-from fedspill.leaks.inputs.search.search import Box, Found, State, one_hot, reconstruct
+from fedspill.leaks.inputs.search.search import Box, SearchResult, SearchState, one_hot, reconstruct
 
 LOOKS = 24  # at the candidate, spread over the search; their time is not counted
 MOST_STEPS = 24_000
@@ -44,8 +44,8 @@ def ours(workload: str, pictures: Pictures, seed: int, limit: float, device: str
     sent = gradients(model, batch)
     rng = torch.Generator().manual_seed(seed)
     began = seconds(device)
-    answer = exact_answer(
-        case_of(model, sent, size, size, None), pictures.data.shape, len(pictures.data.classes), Effort(), rng
+    answer = recover_exactly(
+        case_of(model, sent, size, size, None), pictures.data.shape, len(pictures.data.classes), RootSearchEffort(), rng
     )
     spent = seconds(device) - began
     if len(answer.samples) and bool(answer.certified.all()):
@@ -57,7 +57,7 @@ def ours(workload: str, pictures: Pictures, seed: int, limit: float, device: str
     box = Box(*((edge - pictures.mean) / pictures.deviation for edge in (0, 1)))
     shape, classes = (size, *pictures.data.shape), len(pictures.data.classes)
 
-    def search(steps: int, whole: int, state: State | None) -> Found:
+    def search(steps: int, whole: int, state: SearchState | None) -> SearchResult:
         recipe = replace(inverting_gradients(whole, VARIATION), steps=steps)
         return reconstruct(recipe, match, observed, shape, classes, rng=rng, targets=targets, box=box, state=state)
 

@@ -32,14 +32,14 @@ from fedspill.dataset import Examples
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.intervals import mean_interval
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
-from fedspill.leaks.inputs.exact.routes import exact_answer
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort
+from fedspill.leaks.inputs.exact.routes import recover_exactly
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.gradient_matching import match_gradients
 from fedspill.leaks.inputs.inputs import Reconstruction, unsure
-from fedspill.leaks.inputs.observed_gradients import Answer, Case, cases_of
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs, attacked_messages
 from fedspill.leaks.inputs.scoring.similarity import matched, psnr, ssim
-from fedspill.leaks.inputs.search.batch_norm import BatchNorms, row_cosine, tracking
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, tracking_batch_norms, weight_gradient_cosine
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
-from fedspill.leaks.inputs.search.gradient_matching import match
 from fedspill.leaks.inputs.search.search import one_hot
 from fedspill.models.resnet import ResNet18
 from fedspill.seeds import seed_of
@@ -113,13 +113,13 @@ def seen(model: nn.Module, batch: Examples, setting: Setting, others: Tensor, ba
     return trace.view(CURIOUS_SERVER, knowledge=known)
 
 
-def inputs(case: Case, view: View, seed: int) -> Answer:
+def inputs(case: AttackedMessage, view: View, seed: int) -> RecoveredInputs:
     """What the attack `inputs` does with a case, batches of two included."""
     rng = torch.Generator().manual_seed(seed)
-    answer = exact_answer(case, SHAPE, CLASSES, Effort(), rng)
+    answer = recover_exactly(case, SHAPE, CLASSES, RootSearchEffort(), rng)
     if not unsure(answer):
         return answer
-    other = match(case, SHAPE, CLASSES, view, rng, moves=Reconstruction().moves)
+    other = match_gradients(case, SHAPE, CLASSES, view, rng, moves=Reconstruction().moves)
     return other if not answer.tried else min(answer, other, key=lambda one: one.unexplained)
 
 
@@ -138,7 +138,7 @@ def measure(setting: Setting, seeds: range, pictures: Pictures, train: Examples)
     for seed in seeds:
         batch = halved(pictures.batch(setting.samples, seed))
         view = seen(after or network(setting.activation, seed), batch, setting, train.x[:200])
-        cases, _ = cases_of(view, 1, torch.Generator().manual_seed(seed))
+        cases, _ = attacked_messages(view, 1, torch.Generator().manual_seed(seed))
         scores["grey image"].append(quality(pictures, batch.x[:0], batch.x))
         for name, case in (("before", replace(cases[0], norms=BatchNorms())), ("after", cases[0])):
             answer = inputs(case, view, seed)
@@ -163,15 +163,15 @@ def evidence(seeds: range, pictures: Pictures, train: Examples) -> None:
         for seed in seeds:
             batch, model = halved(pictures.batch(size, seed)), build(seed)
             view = seen(model, batch, Setting(nn.ReLU, False, "fedsgd", size), train.x[:200], mode)
-            case = cases_of(view, 1, torch.Generator().manual_seed(seed))[0][0]
-            cosines.append(row_cosine(case.model, case.gradients) or 0.0)
+            case = attacked_messages(view, 1, torch.Generator().manual_seed(seed))[0][0]
+            cosines.append(weight_gradient_cosine(case.model, case.gradients) or 0.0)
             wrong += bool(case.norms.by_batch) != (mode == "train")
-            told, silent = BatchNorms(frozenset(tracking(case.model))), BatchNorms()
+            told, silent = BatchNorms(frozenset(tracking_batch_norms(case.model))), BatchNorms()
             for norms, misses in (
                 ((told, right), (silent, other)) if mode == "train" else ((silent, right), (told, other))
             ):
-                gradients, targets = gradients_of(norms.as_run(case.model)), one_hot(batch.y, CLASSES)
-                misses.append(mismatch_up_to_scale(gradients, case.observed, batch.x.double(), targets)[0])
+                gradients, targets = gradients_of(norms.as_client_ran(case.model)), one_hot(batch.y, CLASSES)
+                misses.append(mismatch_up_to_scale(gradients, case.gradient_list, batch.x.double(), targets)[0])
         shown = ", ".join(
             f"{what} {min(values):.2g} to {max(values):.2g}"
             for what, values in (("cosine", cosines), ("mismatch", right), ("in the other mode", other))

@@ -22,9 +22,9 @@ from inversion_workloads import Pictures, gradients, local_update, network, nois
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.leaks.inputs.exact.routes import exact_answer
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort
-from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.leaks.inputs.exact.routes import recover_exactly
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.trace import Origin
 from fedspill.training import Schedule
 
@@ -55,10 +55,10 @@ class Record:
         )
 
 
-def case_of(model: nn.Module, sent: dict[str, Tensor], samples: int, step: int, lr: float | None) -> Case:
+def case_of(model: nn.Module, sent: dict[str, Tensor], samples: int, step: int, lr: float | None) -> AttackedMessage:
     scaled = {name: tensor.double() if lr is None else tensor.double() / -lr for name, tensor in sent.items()}
     schedule = Schedule(samples, step)
-    return Case(Origin(0, "client:0"), copy.deepcopy(model).double().eval(), scaled, schedule, lr, True)
+    return AttackedMessage(Origin(0, "client:0"), copy.deepcopy(model).double().eval(), scaled, schedule, lr, True)
 
 
 def measure(
@@ -66,7 +66,7 @@ def measure(
     pictures: Pictures,
     seeds: range,
     size: int,
-    make: Callable[[int, Examples], Case],
+    make: Callable[[int, Examples], AttackedMessage],
     record: Record,
     classes: int,
 ) -> None:
@@ -76,7 +76,9 @@ def measure(
         batch = pictures.batch(size, seed)
         case = make(seed, batch)
         began = time.process_time()
-        answer: Answer = exact_answer(case, pictures.data.shape, classes, Effort(), torch.Generator().manual_seed(seed))
+        answer: RecoveredInputs = recover_exactly(
+            case, pictures.data.shape, classes, RootSearchEffort(), torch.Generator().manual_seed(seed)
+        )
         seconds.append(time.process_time() - began)
         values, order = pictures.quality(answer.samples, batch.x)
         qualities += values.tolist()
@@ -97,32 +99,32 @@ def measure(
     )
 
 
-Setting: TypeAlias = tuple[str, Pictures, int, Callable[[int, Examples], Case], int]
+Setting: TypeAlias = tuple[str, Pictures, int, Callable[[int, Examples], AttackedMessage], int]
 
 
 def settings(which: list[str], folder: Path) -> Iterator[Setting]:
     """Label, data, batch size, how a case is made, classes."""
     hundred, ten = Pictures.of("cifar100", folder), Pictures.of("cifar10", folder)
 
-    def plain(kind: str, level: float = 0.0, other: int = 0) -> Callable[[int, Examples], Case]:
+    def plain(kind: str, level: float = 0.0, other: int = 0) -> Callable[[int, Examples], AttackedMessage]:
         """The gradient of a fresh network, with noise; handed out was that of seed + other."""
 
-        def make(seed: int, batch: Examples) -> Case:
+        def make(seed: int, batch: Examples) -> AttackedMessage:
             sent = gradients(network(kind, seed), batch)
             sent = noised(sent, level, seed) if level else sent
             return case_of(network(kind, seed + other), sent, len(batch), len(batch), None)
 
         return make
 
-    def steps(kind: str, step: int, lr: float) -> Callable[[int, Examples], Case]:
-        def make(seed: int, batch: Examples) -> Case:
+    def steps(kind: str, step: int, lr: float) -> Callable[[int, Examples], AttackedMessage]:
+        def make(seed: int, batch: Examples) -> AttackedMessage:
             model = network(kind, seed)
             update = local_update(model, batch, [step] * (len(batch) // step), lr)
             return case_of(model, update, len(batch), step, lr)
 
         return make
 
-    def after(model: nn.Module) -> Callable[[int, Examples], Case]:
+    def after(model: nn.Module) -> Callable[[int, Examples], AttackedMessage]:
         return lambda seed, batch: case_of(model, gradients(model, batch), len(batch), len(batch), None)
 
     if "fedsgd" in which:

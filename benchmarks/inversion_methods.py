@@ -10,8 +10,8 @@ from inversion_stacked import EachItsOwn, ForEach, StatisticsOfEach
 from inversion_task import Task
 from torch import Tensor
 
-from fedspill.leaks.inputs.search.objectives import CosineDistance, GaussianKernel, Objective, SquaredDistance
-from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, Optimizer
+from fedspill.leaks.inputs.search.objectives import CosineDistance, GaussianKernel, GradientDistance, SquaredDistance
+from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, SearchOptimizer
 from fedspill.leaks.inputs.search.priors import GroupConsistency, Prior, SquaredNorm, TotalVariation
 from fedspill.leaks.inputs.search.recipes import dlg, grad_inversion, inverting_gradients, sapag
 from fedspill.leaks.inputs.search.search import Recipe
@@ -150,9 +150,9 @@ def recipe_of(method: Method, settings: Settings, task: Task, steps: int) -> Rec
 
     recipe = _published(method, task, steps)
     rate: Any = each(settings.lr).repeat_interleave(method.members)[:, None]
-    moves: Optimizer = {"own": recipe.optimizer, "adam": Adam(steps=steps), "lbfgs": Lbfgs()}[method.optimizer]
+    moves: SearchOptimizer = {"own": recipe.optimizer, "adam": Adam(steps=steps), "lbfgs": Lbfgs()}[method.optimizer]
     assert isinstance(moves, Adam | Lbfgs)
-    objective: Objective = {
+    objective: GradientDistance = {
         "own": recipe.objective,
         "cosine": CosineDistance(),
         "squares": SquaredDistance(relative=True),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from fedspill.leaks.inputs.search.objectives import Objective
+from fedspill.leaks.inputs.search.objectives import GradientDistance
 from fedspill.leaks.inputs.search.priors import Prior
 
 
@@ -57,7 +57,7 @@ class _Replay(Function):
 
 @final
 @dataclass(frozen=True)
-class Recorded(Objective):
+class Recorded(GradientDistance):
     """Where a recording took the place of gradients and their distance at once."""
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:

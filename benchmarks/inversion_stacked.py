@@ -16,8 +16,8 @@ from inversion_replay import Recorded, RecordedPriors, Recording
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedspill.leaks.inputs.search.candidate_gradients import Gradients, soft_cross_entropy
-from fedspill.leaks.inputs.search.objectives import GaussianKernel, Objective
+from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, soft_cross_entropy
+from fedspill.leaks.inputs.search.objectives import GaussianKernel, GradientDistance
 from fedspill.leaks.inputs.search.priors import BatchNormStatistics, Prior
 from fedspill.leaks.inputs.search.search import Box, Recipe, reconstruct
 
@@ -39,7 +39,7 @@ class Networks:
         buffers = [{name: b for name, b in model.named_buffers() if b.is_floating_point()} for model in models]
         return Networks(skeleton, _stacked(parameters, device), _stacked(buffers, device))
 
-    def gradients(self, restarts: int) -> Gradients:
+    def gradients(self, restarts: int) -> GradientFunction:
         """Of rows (S * restarts, B, *shape), each under the network of its batch."""
         parameters, buffers = self.parameters, self.buffers
         if restarts > 1:
@@ -60,13 +60,13 @@ class Networks:
 
 @final
 @dataclass(frozen=True)
-class EachItsOwn(Objective):
+class EachItsOwn(GradientDistance):
     """An objective where every batch has an observed gradient of its own: observed tensors (S, *parameter).
 
     `widths` (S,): for a Gaussian kernel, that of each batch.
     """
 
-    inner: Objective
+    inner: GradientDistance
     widths: Tensor | None = None
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
@@ -154,8 +154,8 @@ def search(
 
 
 def recorded(
-    recipe: Recipe, match: Gradients, observed: Sequence[Tensor], x: Tensor, classes: int
-) -> tuple[Recipe, Gradients]:
+    recipe: Recipe, match: GradientFunction, observed: Sequence[Tensor], x: Tensor, classes: int
+) -> tuple[Recipe, GradientFunction]:
     """The same recipe and gradients, to be replayed from a GPU's recordings; x (R, B, *sample) are any inputs."""
     targets = x.new_full((*x.shape[:2], classes), 1 / classes)
     distance = Recording(lambda x, targets: recipe.objective(match(x, targets), observed), x, targets)

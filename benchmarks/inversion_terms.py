@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedspill.leaks.inputs.search.objectives import SquaredDistance, TensorNorms
 from fedspill.leaks.inputs.search.priors import TotalVariation
-from fedspill.leaks.inputs.search.search import State, reconstruct
+from fedspill.leaks.inputs.search.search import SearchState, reconstruct
 
 
 def line(task: Task, name: str, x: Tensor) -> None:
@@ -45,9 +45,9 @@ def walk(task: Task, name: str, steps: int) -> None:
     """Along the search of one attack."""
     print(name, CHOSEN[name])
 
-    def watch(state: State) -> None:
+    def watch(state: SearchState) -> None:
         if state.steps in (1, steps // 20, steps // 4, steps // 2, steps):
-            line(task, f"step {state.steps}", state.memory.at.reshape(task.x.shape))
+            line(task, f"step {state.steps}", state.optimizer.points.reshape(task.x.shape))
 
     recipe = replace(recipe_of(METHODS[name], CHOSEN[name], task, steps), restarts=len(task.seeds), enough=-1.0)
     how = (recipe, task.networks().gradients(1), task.sent(), task.x.shape[1:], CLASSES)

@@ -7,18 +7,18 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.inputs.search.batch_norm import BatchNorms, tracking
-from fedspill.leaks.inputs.search.stacked_batch_norm import stackable
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, tracking_batch_norms
+from fedspill.leaks.inputs.search.stacked_batch_norm import with_explicit_batch_norm
 
 
 def by_batch(model: nn.Module) -> nn.Module:
     """A copy whose batch norms normalise by the statistics of whatever batch comes, as in a training step."""
-    return stackable(in_training(model))
+    return with_explicit_batch_norm(in_training(model))
 
 
 def in_training(model: nn.Module) -> nn.Module:
     """The same with torch's own batch norms, whose second derivatives are wrong under vmap."""
-    return BatchNorms(frozenset(tracking(model))).as_run(model)
+    return BatchNorms(frozenset(tracking_batch_norms(model))).as_client_ran(model)
 
 
 @torch.no_grad()
@@ -28,7 +28,7 @@ def with_statistics_of(model: nn.Module, x: Tensor) -> nn.Module:
     A client that trains sends them: they are what its step did to the buffers.
     """
     told, twin = copy.deepcopy(model).eval(), by_batch(model)
-    names = tracking(model)
+    names = tracking_batch_norms(model)
     seen: dict[str, Tensor] = {}
     handles = [
         twin.get_submodule(name).register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0]}))

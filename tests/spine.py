@@ -12,7 +12,8 @@ from torch import nn
 from fedspill.attack import Attack
 from fedspill.dataset import Examples
 from fedspill.errors import FedspillError
-from fedspill.federation.horizontal import Horizontal, Round, Settings
+from fedspill.federation.horizontal import Horizontal, RoundResult, Settings
+from fedspill.leaks.membership.passive.asked_records import AskedRecords
 from fedspill.messages import Message
 from fedspill.planting.targets import Targets
 from fedspill.registry import make
@@ -87,7 +88,7 @@ def federation(
 
 def recorded(
     clients: Sequence[Examples] | None = None, *, model: nn.Module | None = None, **options: Any
-) -> tuple[MemoryTrace, list[Round]]:
+) -> tuple[MemoryTrace, list[RoundResult]]:
     """A federation that was run, and its trace."""
     clients = ragged_clients() if clients is None else clients
     model = network() if model is None else model
@@ -108,6 +109,7 @@ def knowledge() -> dict[str, Any]:
         "aux_data": auxiliary,
         "shadow_data": blobs(80, seed=1001),
         "targets": targets(),
+        "asked_records": asked(),
         "defense": (),
         "own_data": ragged_clients()[0],
     }
@@ -117,6 +119,12 @@ def targets() -> Targets:
     """Two records to look for, one in each round; whether their first feature is large is not known."""
     records = blobs(2, seed=1002)
     return Targets(records.x * (torch.arange(FEATURES) > 0), records.y, first=0, column=0, masked=(0,))
+
+
+def asked() -> AskedRecords:
+    """Six records that a client holds, and six that nobody does."""
+    records = Examples.join([blobs(6, seed=1), blobs(6, seed=1003)])
+    return AskedRecords(records.x, records.y)
 
 
 def attempt(action: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
-from fedspill.federation.wire import weighted_sum
+from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.messages import AGGREGATOR, SERVER, Message
 from fedspill.trace_folder import FolderRecorder
 

@@ -44,8 +44,8 @@ from fedspill.leaks.composition.metrics import (
 from fedspill.leaks.composition.shares.published_steps import descent, gradient_bases, null_classes
 from fedspill.metric import Measured, Metric, Score
 from fedspill.models.heads import last_linear
-from fedspill.observe.local_changes import read_changes, read_setting
-from fedspill.observe.path_bases import inner_products, path_bases
+from fedspill.observe.local_changes import read_changes, read_known_federation
+from fedspill.observe.path_bases import path_bases, whitened_products
 from fedspill.observe.simplex import simplex_fit
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
@@ -304,7 +304,7 @@ class Overhead(Table):
             yield not_runnable({"step": "all"}, "paper", "seconds", None, why_not)
             return
         view = record(dataset, SETTINGS["sgd, one epoch"], run, 0, rounds=1).view()
-        setting = read_setting(view)
+        setting = read_known_federation(view)
         change = read_changes(view, setting)[0][1]
         target, rng = change.moved[:, :-1] / setting.lr, generator(run.seed, "overhead")
         null = null_classes(target, 0.0)
@@ -313,14 +313,14 @@ class Overhead(Table):
         ours = path_bases(setting.model, change.before, change.change, setting.head, setting.auxiliary, setting.classes)
         columns = torch.cat([ours.gradients, change.mean_gradient(setting.lr, setting.optimizer)[None]])
         even = torch.full((setting.classes,), 1 / setting.classes, dtype=torch.float64)
-        products = inner_products(columns, ours.middle, even, 0.001)
+        products = whitened_products(columns, ours.middle, even, 0.001)
         steps: list[tuple[str, By, float | None, Any]] = [
             ("null classes", "paper", printed["null classes"], lambda: null_classes(target, 0.0)),
             ("bases", "paper", printed["bases"], lambda: gradient_bases(change, setting, null, "step", rng)),
             ("decomposition", "paper", printed["decomposition"], lambda: descent(bases, target.flatten(), 1000, 1.0)),
             ("path bases", "fedspill", printed["bases"], lambda: path_bases(
                 setting.model, change.before, change.change, setting.head, setting.auxiliary, setting.classes)),
-            ("whitening", "fedspill", None, lambda: inner_products(columns, ours.middle, even, 0.001)),
+            ("whitening", "fedspill", None, lambda: whitened_products(columns, ours.middle, even, 0.001)),
             ("decomposition", "fedspill", printed["decomposition"], lambda: simplex_fit(products, ~null)),
         ]  # fmt: skip
         for step, by, figure, work in steps:

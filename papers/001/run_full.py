@@ -28,10 +28,10 @@ def timing(module: types.ModuleType, asked: argparse.Namespace, run: Run) -> Ite
     """Steps I to III at N = 800 and, with wider batches, N = 8,000; the first run of each size is the warm-up."""
     import torch
 
-    from fedspill.leaks.inputs.cafe import all_layers, inverted
+    from fedspill.leaks.inputs.cafe import first_layers, labels_and_images
     from fedspill.leaks.inputs.vertical.first_layer import first_layer
-    from fedspill.leaks.inputs.vertical.invert_features import Effort
-    from fedspill.leaks.inputs.vertical.predicted_gradients import settled
+    from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
+    from fedspill.leaks.inputs.vertical.predicted_gradients import replace_doubtful_gradients
     from fedspill.seeds import generator
 
     def clock() -> float:
@@ -47,10 +47,10 @@ def timing(module: types.ModuleType, asked: argparse.Namespace, run: Run) -> Ite
         for attempt in range(attempts):
             rng, net = generator(run.seed, "attack"), seen.nets(0)
             began = clock()
-            layers, notes = all_layers(seen, rng, first_layer)
-            layers = settled(seen, net, layers)
+            layers, notes = first_layers(seen, rng, first_layer)
+            layers = replace_doubtful_gradients(seen, net, layers)
             between = clock()
-            found = inverted(seen, net, layers, notes, Effort(), rng)
+            found = labels_and_images(seen, net, layers, notes, InversionEffort(), rng)
             ended = clock()
             result = module.outcome.outcome(found, examples, setup, ended - began)
             yield {"samples": samples, "batch": batch, "rounds": rounds, "attempt": attempt,

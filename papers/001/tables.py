@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from fedspill import reproduce
 from fedspill.defenses.fake_gradients import FakeGradients
-from fedspill.leaks.inputs.vertical.invert_features import Effort
-from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants
+from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
+from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, PublishedConstants
 from fedspill.reproduce import Row, Run, Table, published
 from fedspill.training import LocalTraining
 
@@ -87,11 +87,11 @@ class Regularizers(CellTable):
 
     def cells(self) -> list[Any]:
         variants = {
-            "all terms": Constants(),
-            "alpha = 0": Constants(alpha=0),
-            "xi = 0": Constants(xi=0),
-            "beta = 0": Constants(beta=0),
-            "gamma = 0": Constants(gamma=0),
+            "all terms": PublishedConstants(),
+            "alpha = 0": PublishedConstants(alpha=0),
+            "xi = 0": PublishedConstants(xi=0),
+            "beta = 0": PublishedConstants(beta=0),
+            "gamma = 0": PublishedConstants(gamma=0),
         }
         return [
             descent.Planned(name, {"terms": variant}, figures[variant], constants)
@@ -152,7 +152,7 @@ class WhileTraining(CellTable):
                 ("sgd", 1e-1), ("adam", 1e-5), ("adam", 1e-4),
             ):  # fmt: skip
                 training = LocalTraining(optimizer=optimizer, lr=lr)  # type: ignore[arg-type]
-                setup = Setup(name, training=training, effort=Effort(again=()))
+                setup = Setup(name, training=training, effort=InversionEffort(retry_blurs=()))
                 figure = printed.get(name, {}).get(f"{lr:g}") if optimizer == "sgd" else None
                 found.append(attempt({"optimizer": optimizer, "lr": lr}, figure, setup))
         return found

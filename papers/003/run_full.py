@@ -1,38 +1,24 @@
-"""Runs tables of paper 003 at full scale where only torch and numpy are at hand, e.g. on a borrowed GPU.
+"""Runs tables of paper 003 at full scale, e.g. on a borrowed GPU.
 
     PYTHONPATH=src python papers/003/run_full.py --data-dir DATA --device cuda --out OUT 1 3 4 8
 
-Each row is printed and written to OUT/003_N.json as soon as it is known. Without scipy the rows carry no interval and
-no verdict; the means are the same.
+Each row is printed and written to OUT/003_N.json as soon as it is known.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import inspect
 import json
-import math
 import os
-import sys
 import time
-import types
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 
-def stand_in_for_scipy() -> bool:
-    """A `scipy.stats` whose quantiles are not known, so that intervals come out as not known either."""
-    if importlib.util.find_spec("scipy") is not None:
-        return False
-    unknown = types.SimpleNamespace(ppf=lambda *_: math.nan)
-    stats = types.ModuleType("scipy.stats")
-    stats.__dict__.update(t=unknown, norm=unknown, beta=unknown)
-    package = types.ModuleType("scipy")
-    package.__dict__["stats"] = stats
-    sys.modules.update({"scipy": package, "scipy.stats": stats})
-    return True
+from fedspill.registry import paper_tables
+from fedspill.reproduce import Run, Table
 
 
 def main() -> None:
@@ -45,12 +31,6 @@ def main() -> None:
     parser.add_argument("--batches", type=int, help="fewer than 100, to try")
     parser.add_argument("--models", nargs="+", help="of tables 1 and 4, some of the four only, e.g. resnet32")
     asked = parser.parse_args()
-    without = stand_in_for_scipy()
-    import torch
-
-    from fedspill.registry import paper_tables
-    from fedspill.reproduce import Run, Table
-
     torch.set_num_threads(min(4, int(os.environ.get("OMP_NUM_THREADS", "4"))))
     module = paper_tables("003")
     if asked.models:
@@ -68,10 +48,6 @@ def main() -> None:
         rows: list[dict[str, Any]] = []
         began = time.time()
         for row in kinds[number]().rows(Run("full", asked.data_dir, asked.device, asked.seed)):
-            if without and row.measured is not None:
-                row = replace(
-                    row, low=None, high=None, verdict="not runnable", note=f"No interval (no scipy). {row.note}"
-                )
             rows.append(row.as_json())
             cell = " ".join(str(value) for value in row.cell.values())
             measured = "-" if row.measured is None else f"{row.measured:.2f}"

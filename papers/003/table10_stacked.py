@@ -18,9 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from run_full import stand_in_for_scipy
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+
+from fedspill.leaks.inputs.search.objectives import GradientDistance
+from fedspill.leaks.inputs.search.recipes import inverting_gradients
+from fedspill.leaks.inputs.search.search import Box, SearchResult, one_hot, reconstruct
+from fedspill.registry import paper_tables
+from fedspill.reproduce import Run
+from fedspill.trace import Origin, Truth
 
 
 def main() -> None:
@@ -35,17 +41,9 @@ def main() -> None:
         "--budget", type=float, help="seconds to fit into, with fewer steps (and their schedule) if need be"
     )
     asked = parser.parse_args()
-    stand_in_for_scipy()
-    from fedspill.leaks.inputs.search.objectives import Objective
-    from fedspill.leaks.inputs.search.recipes import inverting_gradients
-    from fedspill.leaks.inputs.search.search import Box, Found, one_hot, reconstruct
-    from fedspill.registry import paper_tables
-    from fedspill.reproduce import Run
-    from fedspill.trace import Origin, Truth
-
     tables = paper_tables("003")
 
-    class EachItsOwn(Objective):
+    class EachItsOwn(GradientDistance):
         """The cosine distance where every restart has an observed gradient of its own, (R, *parameter)."""
 
         def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
@@ -90,7 +88,7 @@ def main() -> None:
 
     box = Box(((0 - mean) / deviation).to(device), ((1 - mean) / deviation).to(device))
 
-    def search(steps: int) -> Found:
+    def search(steps: int) -> SearchResult:
         recipe = replace(inverting_gradients(steps, 0.2), objective=EachItsOwn(), restarts=len(states), enough=-1.0)
         rng, soft = torch.Generator().manual_seed(run.seed), torch.stack(targets).to(device)
         return reconstruct(recipe, gradients, observed, (4, *data.shape), 100, rng=rng, targets=soft, box=box)

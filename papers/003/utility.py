@@ -23,8 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from run_full import stand_in_for_scipy
 from torch import Tensor, nn
+
+from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.intervals import mean_interval
+from fedspill.messages import Message
+from fedspill.registry import make, paper_tables
+from fedspill.reproduce import published
 
 FILE = "003_utility.jsonl"
 TABLES = {"11": "Clipped", "12": "Noised", "13": "Compressed"}
@@ -46,9 +51,6 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no recorded graph on a GPU")
     parser.add_argument("--summary", action="store_true", help="print what OUT holds as Markdown, and train nothing")
     asked = parser.parse_args()
-    stand_in_for_scipy()
-    from fedspill.registry import make, paper_tables
-
     if asked.summary:
         print("\n".join(summary(asked.out)))
         return
@@ -149,9 +151,6 @@ def recorded(network: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor, Tens
 
 def defend(network: nn.Module, defenses: tuple[Any, ...], rng: torch.Generator) -> None:
     """Each parameter's gradient replaced by what the defenses make of the whole gradient."""
-    from fedspill.defenses.clip_noise import ClipNoise
-    from fedspill.messages import Message
-
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     for defense in defenses:
         if isinstance(defense, ClipNoise):
@@ -193,9 +192,6 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
 
 def summary(out: Path) -> list[str]:
     """A row for each setting: accuracy over seeds with Student's interval, beside what the paper prints."""
-    from fedspill.intervals import mean_interval
-    from fedspill.reproduce import published
-
     printed, every = published("003", "utility"), lines_of(out)
     accuracy = {(line["table"], line["setting"], line["seed"]): 100 * line["right"] / line["tested"] for line in every}
     rows = ["| table | setting | accuracy | change | printed change | seeds | s/epoch |", "|---" * 7 + "|"]

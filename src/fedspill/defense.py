@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
+from fedspill.errors import UsageError
 from fedspill.messages import Message
 from fedspill.training import LocalTraining
 
@@ -29,7 +31,7 @@ ACCEPT = Verdict("accept")
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class ClientContext:
     """What a client has at hand when it looks at a model: what this defense remembers, and its own code and data.
 
     The memory is a few named tensors that the engine keeps for the defense, from round to round and over restarts.
@@ -51,8 +53,8 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
-class Exposure:
-    """How often what a client holds is used: what an accountant counts, at most over clients."""
+class DataUse:
+    """How often what a client holds is used in training: what an accountant counts, at most over clients."""
 
     rounds: int  # that a client takes part in
     steps: int  # local ones in a round
@@ -63,11 +65,11 @@ class Exposure:
 
 
 @dataclass(frozen=True, eq=False)
-class Wire:
+class SentMessages:
     """What a recording shows of the clients' messages, for asking a defense whether it is on."""
 
-    sent: tuple[Message, ...]  # updates and gradients, at most one round's worth of each client
-    head: tuple[str, ...] = ()  # names of the last layer's tensors, weight first
+    messages: tuple[Message, ...]  # updates and gradients, at most one round's worth of each client
+    last_layer: tuple[str, ...] = ()  # names of its tensors, weight first
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,90 @@ class Check:
     defense: str
     on: bool | None
     why: str
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How coarse the numbers of a message are: the distance between neighbouring values that can be sent."""
+
+    name: str  # "int8"
+    of_value: float = 0.0  # that distance as a share of the value, for floating point
+    of_largest: float = 0.0  # as a share of the largest value of the tensor, for an even grid
+
+    def step(self, tensor: Tensor) -> Tensor:
+        """(of the tensor's shape) how far rounding may have moved each coordinate, in all."""
+        steps = tensor.abs() * self.of_value if self.of_value else torch.zeros_like(tensor)
+        if not self.of_largest or not tensor.numel():
+            return steps
+        return steps + torch.full_like(tensor, float(tensor.abs().max()) * self.of_largest)
+
+
+@dataclass(frozen=True)
+class WireEffect:
+    """What a defense does to a message, in numbers that an attacker may know.
+
+    The default is a defense that changes no reading of a message. Noise is given as the standard deviation of one
+    coordinate, clipping as the largest norm that is let through.
+    """
+
+    sample_clip: float | None = None  # of each sample's gradient
+    sample_sum_noise: float = 0.0  # on the sum of the samples' gradients of a step, which is divided by the batch size
+    step_clip: float | None = None  # of each step's gradient
+    step_noise: float = 0.0
+    update_clip: float | None = None  # of what is sent as a whole
+    update_noise: float = 0.0
+    rescaled: bool = False  # by a factor that nobody says, other than by clipping
+    dropped: float = 0.0  # share of each tensor that is set to zero, the smallest values first
+    last_rows_dropped: float = 0.0  # the same of each row of the last layer's weights alone
+    features_dropped: float = 0.0  # share of what the last layer reads that is set to zero in each step
+    smoothed: float = 0.0  # share of a sample's target that is spread over all classes
+    rounding: Rounding | None = None
+    topped_up: float = 0.0  # how far rare classes are filled with public samples, as a share of the commonest class
+    no_last_bias: bool = False  # the last layer's bias does not move
+    no_last_layer: bool = False  # its weights do not move
+    only_order: bool = False  # values are random; of the true ones, their order within a tensor is kept
+
+    def __post_init__(self) -> None:
+        for name in ("sample_clip", "step_clip", "update_clip"):
+            clip = getattr(self, name)
+            if clip is not None and not clip > 0:
+                raise UsageError(f"Expected a norm above 0 as {name}, got {clip}.")
+        for name in ("sample_sum_noise", "step_noise", "update_noise"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"Expected a standard deviation as {name}, got {getattr(self, name)}.")
+        for name in ("dropped", "last_rows_dropped", "features_dropped", "smoothed", "topped_up"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"Expected a share from 0 to 1 as {name}, got {getattr(self, name)}.")
+
+    @property
+    def scale_unknown(self) -> bool:
+        """Whether a message may be smaller than what was trained, by a factor that nobody says."""
+        return self.rescaled or any(c is not None for c in (self.sample_clip, self.step_clip, self.update_clip))
+
+    def then(self, after: WireEffect) -> WireEffect:
+        """This defense followed by another: noises add up, the larger share counts, the later clip and rounding do."""
+        return WireEffect(
+            sample_clip=_smaller(self.sample_clip, after.sample_clip),
+            sample_sum_noise=math.hypot(self.sample_sum_noise, after.sample_sum_noise),
+            step_clip=self.step_clip if after.step_clip is None else after.step_clip,
+            step_noise=math.hypot(self.step_noise, after.step_noise),
+            update_clip=self.update_clip if after.update_clip is None else after.update_clip,
+            update_noise=math.hypot(self.update_noise, after.update_noise),
+            rescaled=self.rescaled or after.rescaled,
+            dropped=max(self.dropped, after.dropped),
+            last_rows_dropped=max(self.last_rows_dropped, after.last_rows_dropped),
+            features_dropped=max(self.features_dropped, after.features_dropped),
+            smoothed=after.smoothed or self.smoothed,
+            rounding=after.rounding or self.rounding,
+            topped_up=max(self.topped_up, after.topped_up),
+            no_last_bias=self.no_last_bias or after.no_last_bias,
+            no_last_layer=self.no_last_layer or after.no_last_layer,
+            only_order=self.only_order or after.only_order,
+        )
+
+
+def _smaller(first: float | None, second: float | None) -> float | None:
+    return min((clip for clip in (first, second) if clip is not None), default=None)
 
 
 class Defense(ABC):
@@ -92,7 +178,11 @@ class Defense(ABC):
         """What leaves the client instead of `message`: clipped, noised, compressed, ..."""
         return message
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
+    def effect(self) -> WireEffect:
+        """What all of this does to a message, in numbers; attackers who know of the defense reckon with them."""
+        return WireEffect()
+
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
         """Inspects a received model against the one last trained on."""
         return ACCEPT
 
@@ -104,10 +194,10 @@ class Defense(ABC):
         """What a client trains on instead of `own`, its own samples first; `public` is what everybody has."""
         return own
 
-    def claims(self, exposure: Exposure) -> Guarantee | None:
+    def claims(self, use: DataUse) -> Guarantee | None:
         """The guarantee this defense gives after that much use, if it gives one."""
         return None
 
-    def verify(self, wire: Wire) -> Check:
+    def verify(self, sent: SentMessages) -> Check:
         """Whether what was sent looks as if this defense were on; noise is estimated, nothing is believed."""
         return Check(self.name, None, "nothing on the wire shows whether this defense is on")

@@ -22,7 +22,7 @@ from fedspill.errors import InputRefused, NotWritten
 
 
 @dataclass(frozen=True)
-class Limits:
+class FileLimits:
     """What a file may cost before it is refused."""
 
     file_bytes: int = 16 << 30
@@ -31,11 +31,12 @@ class Limits:
     json_bytes: int = 256 << 20
 
 
-LIMITS = Limits()
+LIMITS = FileLimits()
+SPARSE_FROM = 1 << 30  # bytes; smaller files may be as hollow as they like, and compressing file systems do that
 MOST_ITEMS = 4_000_000  # values in one piece of JSON: as Python objects they take many times the room of their text
 
 
-def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limits = LIMITS) -> dict[str, Tensor]:
+def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: FileLimits = LIMITS) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or those named in `only`."""
     check_safetensors(path, limits)
     try:
@@ -47,9 +48,11 @@ def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: Limit
             return {name: file.get_tensor(name) for name in wanted}
     except safetensors.SafetensorError as error:
         raise InputRefused(f"{path} is not a sound safetensors file: {error}.") from None
+    except (RuntimeError, OSError, MemoryError) as error:  # it cannot be mapped: larger than the memory, or hollow
+        raise InputRefused(f"{path} is too large to be read here ({type(error).__name__}).") from None
 
 
-def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
+def check_safetensors(path: Path, limits: FileLimits = LIMITS) -> dict[str, Any]:
     """The header of a safetensors file, read under the limits before anything is allocated."""
     try:
         size = _size_of_file(path)
@@ -76,12 +79,13 @@ def check_safetensors(path: Path, limits: Limits = LIMITS) -> dict[str, Any]:
     header.pop("__metadata__", None)
     if len(header) > limits.tensors:
         raise InputRefused(f"{path} declares {len(header):,} tensors, the limit is {limits.tensors:,}.")
+    _refuse_sparse(path, size)
     for name, entry in header.items():
         _refuse_hollow(path, name, entry, size)
     return header
 
 
-def _refuse_large_header(path: Path, content: bytes, limits: Limits) -> None:
+def _refuse_large_header(path: Path, content: bytes, limits: FileLimits) -> None:
     """Counts what a header holds before it becomes Python objects, each many times as large as its text.
 
     A tensor has one object, two lists and, up to eight dimensions, at most eleven commas.
@@ -91,6 +95,13 @@ def _refuse_large_header(path: Path, content: bytes, limits: Limits) -> None:
             raise InputRefused(
                 f"{path} declares more than {limits.tensors:,} tensors, or a header that is not one of tensors."
             )
+
+
+def _refuse_sparse(path: Path, size: int) -> None:
+    """A file of holes costs its sender nothing and its reader all of it."""
+    there = path.stat().st_blocks * 512
+    if size > SPARSE_FROM and there < size // 16:
+        raise InputRefused(f"{path} is hollow: it declares {size:,} bytes and holds {there:,}.")
 
 
 def _refuse_hollow(path: Path, name: str, entry: Any, size: int) -> None:
@@ -170,11 +181,11 @@ def dump_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
-def read_json(path: Path, limits: Limits = LIMITS) -> Any:
+def read_json(path: Path, limits: FileLimits = LIMITS) -> Any:
     return parse_json(read_bytes(path, limits), str(path))
 
 
-def read_bytes(path: Path, limits: Limits = LIMITS) -> bytes:
+def read_bytes(path: Path, limits: FileLimits = LIMITS) -> bytes:
     """A JSON file as it is, if it is not over the limit."""
     try:
         size = _size_of_file(path)

@@ -25,6 +25,7 @@ KNOWLEDGE: dict[str, str] = {
     "aux_data": "a small labelled set of the same kind, disjoint from every client",
     "shadow_data": "a larger set of the same distribution, disjoint from every client",
     "targets": "the records it looks for",
+    "asked_records": "whole records, to ask whether anybody trained on them",
     "defense": "the public parameters of the defenses in place",
     "own_data": "its own training data",
 }
@@ -123,7 +124,7 @@ def needs(*, sees: Iterable[str] = (), knows: Iterable[str] = (), does: Iterable
 
 
 _PROTOCOL = {"architecture", "batch_size", "samples", "local_lr", "local_epochs", "optimizer", "client_count"}
-_SERVER_DATA = {"unlabelled_aux", "aux_data", "defense"}
+_SERVER_DATA = {"unlabelled_aux", "aux_data", "asked_records", "defense"}
 
 CURIOUS_SERVER = ThreatModel(
     "curious-server",
@@ -157,7 +158,7 @@ CURIOUS_CLIENT = ThreatModel(
             Channel("gradient", "self", "server"),
         }
     ),
-    frozenset(_PROTOCOL | {"labels_per_client", "own_data", "unlabelled_aux", "aux_data", "defense"}),
+    frozenset(_PROTOCOL | _SERVER_DATA | {"labels_per_client", "own_data"}),
     title="takes part, and reads the models it receives; nothing of single clients",
     who="another client",
     short="takes part, sees global models",

@@ -1,8 +1,9 @@
-"""Severity: from the cautious end of the interval, against chance, lowered by what it took."""
+"""Severity: the value against chance, where the interval lies above chance, lowered by what it took."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,17 +16,19 @@ from fedspill.audit.severity import (
     repeats_to_decide,
     severity,
     state_of,
+    sure_advantage,
 )
+from fedspill.intervals import Proof
 from fedspill.metric import Score
 from fedspill.threat import ADVERSARIES
 
 
-def score(low: float, chance: float = 0.5, high: float = 1.0) -> Score:
-    return Score((low + high) / 2, low, high, 30, chance)
+def score(value: float, chance: float = 0.5, off: float = 0.005) -> Score:
+    return Score(value, value - off, min(value + off, 1.0), 30, chance)
 
 
 @pytest.mark.parametrize(
-    ("low", "level"),
+    ("value", "level"),
     [
         (0.4, Severity.INFO),
         (0.5, Severity.INFO),
@@ -35,8 +38,21 @@ def score(low: float, chance: float = 0.5, high: float = 1.0) -> Score:
         (0.95, Severity.CRITICAL),
     ],
 )
-def test_the_bars(low: float, level: Severity) -> None:
-    assert severity(score(low), 1.0) is level
+def test_the_bars(value: float, level: Severity) -> None:
+    assert severity(score(value), 1.0) is level
+
+
+def test_the_value_says_how_bad_and_the_interval_whether_at_all() -> None:
+    assert severity(score(0.95, off=0.4), 1.0) is Severity.CRITICAL
+    assert severity(score(0.95, off=0.46), 1.0) is Severity.INFO
+    assert state_of(score(0.95, off=0.46), 1.0) == "undecided"
+
+
+def test_what_is_proven_is_found_whatever_n() -> None:
+    wide = Score(1.0, 0.01, 1.0, 1, 0.2)
+    assert state_of(wide, 1.0) == "undecided"
+    assert severity(replace(wide, proof=Proof(1, 1)), 1.0) is Severity.CRITICAL
+    assert state_of(replace(wide, proof=Proof(1, 1, refuted=1)), 1.0) == "undecided"
 
 
 def test_acting_or_rare_knowledge_lower_by_one_but_never_to_info() -> None:
@@ -52,7 +68,7 @@ def test_acting_or_rare_knowledge_lower_by_one_but_never_to_info() -> None:
 
 
 def test_where_less_is_better_the_upper_end_counts() -> None:
-    assert advantage(Score(1.0, 0.5, 2.0, 30, 10.0), 0.0) == pytest.approx(0.8)
+    assert sure_advantage(Score(1.0, 0.5, 2.0, 30, 10.0), 0.0) == pytest.approx(0.8)
     assert severity(Score(1.0, 0.5, 11.0, 30, 10.0), 0.0) is Severity.INFO
 
 

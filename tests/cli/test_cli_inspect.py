@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.leaks.labels.checkpoints import find_head, inspect_gradient, inspect_update, schedule_from
+from fedspill.leaks.labels.checkpoints import inspect_gradient, inspect_update, schedule_from
 from fedspill.models.heads import last_linear
+from fedspill.observe.find_head import find_head
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER, ThreatModel
 from fedspill.trace import MemoryTrace

@@ -20,6 +20,7 @@ from fedspill.dataset import DataSource
 from fedspill.defense import Defense
 from fedspill.errors import UsageError
 from fedspill.guess import Guess
+from fedspill.leak import Leak
 from fedspill.metric import Metric
 from fedspill.model_spec import ModelSpec
 from fedspill.partition import Partition
@@ -36,7 +37,14 @@ BASES: dict[str, type[Any]] = {
     "models": ModelSpec,
     "papers": Table,
 }
-EVERYTHING = [entry for family in get_args(Family) for entry in entries(family) if isinstance(entry.source, Path)]
+# A leak is no class but one object: test_conformance_leaks.py.
+EVERYTHING = [
+    entry
+    for family in get_args(Family)
+    if family != "leaks"
+    for entry in entries(family)
+    if isinstance(entry.source, Path)
+]
 each = pytest.mark.parametrize("entry", EVERYTHING, ids=lambda entry: f"{entry.family}/{entry.name}")
 
 
@@ -112,16 +120,21 @@ def test_an_attack_says_its_paper_its_needs_and_what_it_guesses(entry: Entry) ->
     assert kind.needs.does <= set(POWERS)
     for group in kind.needs.sees:
         assert group <= {"model", "update", "aggregate", "batch", "gradient", "embedding"}
-    assert issubclass(kind.guesses, Guess)
+    assert isinstance(kind.leak, Leak)
     assert kind.__call__ is Attack.__call__, "write `run`; `__call__` does the checking"
 
 
 @pytest.mark.parametrize("entry", [e for e in EVERYTHING if e.family == "attacks"], ids=lambda entry: entry.name)
-def test_what_an_attack_guesses_has_a_metric_to_rank_it_by(entry: Entry) -> None:
-    guesses = load("attacks", entry.name).guesses
-    metric = load("metrics", guesses.headline)
-    assert guesses.family
-    assert issubclass(guesses, metric.guesses)
+def test_an_attack_stands_in_the_folder_of_its_leak_in_a_file_of_its_own_name(entry: Entry) -> None:
+    assert isinstance(entry.source, Path)
+    assert entry.source.stem == entry.name.replace("-", "_")
+    assert entry.source.parent.name == load("attacks", entry.name).leak.name
+
+
+@pytest.mark.parametrize("entry", [e for e in EVERYTHING if e.family == "defenses"], ids=lambda entry: entry.name)
+def test_a_defense_stands_in_a_file_of_its_own_name(entry: Entry) -> None:
+    assert isinstance(entry.source, Path)
+    assert entry.source.stem == entry.name.replace("-", "_")
 
 
 @pytest.mark.parametrize("entry", [e for e in EVERYTHING if e.family == "metrics"], ids=lambda entry: entry.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedspill.data.custom import Custom
+from fedspill.data.custom import CustomData
 from fedspill.errors import InputRefused, UsageError
 
 MODULE = """
@@ -44,7 +44,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arrays_become_a_dataset() -> None:
-    dataset = Custom(factory="fedspill_test_own:arrays").load()
+    dataset = CustomData(factory="fedspill_test_own:arrays").load()
     assert dataset.classes == ("0", "1", "2")
     assert dataset.train.x.dtype == torch.float32
     assert dataset.train.y.tolist() == [0, 1, 2, 0]
@@ -52,7 +52,7 @@ def test_arrays_become_a_dataset() -> None:
 
 
 def test_a_dataset_is_taken_as_it_is() -> None:
-    assert Custom(factory="fedspill_test_own:dataset").load().classes == ("no", "yes")
+    assert CustomData(factory="fedspill_test_own:dataset").load().classes == ("no", "yes")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_dataset_is_taken_as_it_is() -> None:
 )
 def test_a_factory_that_cannot_be_called(factory: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        Custom(factory=factory).load()
+        CustomData(factory=factory).load()
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_factory_that_cannot_be_called(factory: str, told: str) -> None:
 )
 def test_a_factory_that_returns_something_else(function: str, told: str) -> None:
     with pytest.raises(InputRefused, match=told):
-        Custom(factory=f"fedspill_test_own:{function}").load()
+        CustomData(factory=f"fedspill_test_own:{function}").load()

@@ -19,11 +19,11 @@ from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.groups.metrics import RankCorrelation
 from fedspill.leaks.groups.whole_determination import WholeDetermination
 from fedspill.leaks.inputs.metrics import InputsRecognisable
-from fedspill.leaks.inputs.observed_gradients import cases_of
-from fedspill.leaks.inputs.search.most_likely_batch import Kind, defended_gradient
+from fedspill.leaks.inputs.most_likely_batch import InputDistribution, defended_gradient
+from fedspill.leaks.inputs.observed_gradients import attacked_messages
 from fedspill.leaks.inputs.search.search import one_hot
 from fedspill.leaks.membership.guess import Membership
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.read_behind_noise import neuron_gradient, with_dead_zone
 from fedspill.registry import make
 from fedspill.roc_area import restricted_area
@@ -80,21 +80,21 @@ def test_nothing_comes_back_where_noise_is_as_large_as_the_gradient() -> None:
 def test_a_candidate_is_defended_as_clients_defend(defense: dict[str, Any]) -> None:
     trace, deployment = gradients_sent(defense)
     view = server(trace, deployment)
-    (case, *_), _ = cases_of(view, 3, torch.Generator().manual_seed(0))
-    own = deployment.shares.clients[int(case.of.sender.partition(":")[2])]
-    sent = defended_gradient(case, view.knows("defense"))(own.x.double(), one_hot(own.y, 10).double())
-    for found, seen in zip(sent, case.observed, strict=True):
+    (attacked, *_), _ = attacked_messages(view, 3, torch.Generator().manual_seed(0))
+    own = deployment.shares.clients[int(attacked.of.sender.partition(":")[2])]
+    sent = defended_gradient(attacked, view.knows("defense"))(own.x.double(), one_hot(own.y, 10).double())
+    for found, seen in zip(sent, attacked.gradient_list, strict=True):
         assert torch.allclose(found, seen, atol=1e-6)
 
 
 def test_the_kind_of_inputs_has_the_means_and_spread_of_the_auxiliary_ones() -> None:
     trace, deployment = gradients_sent(NOISE)
-    kind = Kind.known_to(server(trace, deployment), 10)
-    assert kind is not None
+    distribution = InputDistribution.known_to(server(trace, deployment), 10)
+    assert distribution is not None
     x, y = deployment.shares.auxiliary.x.flatten(1).double(), deployment.shares.auxiliary.y
-    assert torch.allclose(kind.means[3], x[y == 3].mean(0))
-    spread = float((kind.root @ kind.root.T).trace())
-    assert 0.9 < spread / float((x - kind.means[y]).var(0).sum()) < 1.1
+    assert torch.allclose(distribution.means[3], x[y == 3].mean(0))
+    spread = float((distribution.root @ distribution.root.T).trace())
+    assert 0.9 < spread / float((x - distribution.means[y]).var(0).sum()) < 1.1
 
 
 PEOPLE: dict[str, Any] = {
@@ -124,7 +124,7 @@ def test_a_planted_neuron_is_read_through_noise_that_hides_its_bias() -> None:
 
 def test_what_a_record_sends_to_a_neuron_is_its_gradient() -> None:
     network: nn.Module = make("models", "mlp", {"widths": [6, 5]}).build((4,), 3, seed=1)
-    dense, state = read_dense(network), state_of(network)
+    dense, state = read_dense_network(network), state_of(network)
     record = torch.randn(4, generator=torch.Generator().manual_seed(2))
     label = torch.tensor(2)
     whole = gradient(network, Examples(record[None], label[None]))
@@ -137,7 +137,7 @@ def test_what_a_record_sends_to_a_neuron_is_its_gradient() -> None:
 
 def test_a_dead_zone_silences_measuring_units_at_the_target_alone() -> None:
     network: nn.Module = make("models", "mlp", {"widths": [4, 3]}).build((2,), 2, seed=1)
-    dense, state = read_dense(network), {name: tensor.clone() for name, tensor in state_of(network).items()}
+    dense, state = read_dense_network(network), {name: tensor.clone() for name, tensor in state_of(network).items()}
     state[dense.weight(1)][2] = torch.tensor([-1.0, -1.0, 0.0, 0.0])
     shadow = torch.tensor([[3.0, 4.0], [-4.0, 3.0]])
     state[dense.weight(0)][:2] = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])

@@ -13,15 +13,15 @@ from spine import blobs, federation, network
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.defense import Site
+from fedspill.defense import ClientContext
 from fedspill.defenses.badacc import BadAcc
 from fedspill.defenses.badauc import BadAuc
+from fedspill.defenses.gradient_gate import GradientGate, contributors
 from fedspill.defenses.guard import Guard, recalled
-from fedspill.defenses.guard_gate import GradientGate, contributors
-from fedspill.defenses.wadm import Wadm, divergences
-from fedspill.defenses.watch.look import look
-from fedspill.defenses.watch.statistics import read_change
-from fedspill.defenses.watch.thresholds import (
+from fedspill.defenses.model_checks.change_statistics import read_change
+from fedspill.defenses.model_checks.layer_change import layer_change
+from fedspill.defenses.model_checks.own_data_trial import roc_area
+from fedspill.defenses.model_checks.thresholds import (
     CEILING,
     FLOOR,
     KEPT,
@@ -31,12 +31,12 @@ from fedspill.defenses.watch.thresholds import (
     bounds,
     ordinary,
 )
-from fedspill.defenses.watch.trial import roc_area
+from fedspill.defenses.wadm import Wadm, divergences
 from fedspill.errors import UsageError
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
-from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.closed_form import NeuronDesign, plant_neurons
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.targets import Targets
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining, Tensors, gradient
@@ -67,7 +67,9 @@ def planted(state: Tensors, index: int = 0) -> Tensors:
     records = CLIENTS[0]
     shadow = blobs(200, 77).x
     targets = Targets(records.x, records.y)
-    return plant_neurons(read_dense(deep()), state, targets, [index], shadow, Shape(), generator(0, "plant", index))
+    return plant_neurons(
+        read_dense_network(deep()), state, targets, [index], shadow, NeuronDesign(), generator(0, "plant", index)
+    )
 
 
 def shown(guard: Guard, states: list[Tensors]) -> tuple[dict[str, Tensor], Message | None, list[str]]:
@@ -75,7 +77,7 @@ def shown(guard: Guard, states: list[Tensors]) -> tuple[dict[str, Tensor], Messa
     memory: dict[str, Tensor] = {}
     previous, actions = None, []
     for number, state in enumerate(states):
-        verdict = guard.incoming(message(number, state), previous, Site(memory))
+        verdict = guard.incoming(message(number, state), previous, ClientContext(memory))
         memory = dict(verdict.memory) if verdict.memory is not None else memory
         previous = message(number, state) if verdict.action == "accept" else verdict.model
         actions.append(verdict.action)
@@ -93,7 +95,7 @@ def test_a_planted_model_is_rolled_back_whole_and_the_reason_is_told(after: int)
     memory, previous, _ = shown(Guard(), states[:after])
     assert previous is not None
     for index in range(20):
-        verdict = Guard().incoming(message(after, planted(states[after], index)), previous, Site(memory))
+        verdict = Guard().incoming(message(after, planted(states[after], index)), previous, ClientContext(memory))
         assert verdict.action == "repair"
         assert verdict.model is not None
         assert all(torch.equal(verdict.model.tensors[name], tensor) for name, tensor in previous.tensors.items())
@@ -106,7 +108,7 @@ def test_a_memory_of_another_version_or_model_is_forgotten_and_the_client_begins
     memory, previous, _ = shown(Guard(), states[:5])
     for length in (0, len(memory["guard"]) - 3, len(memory["guard"]) + 1):
         other = {"guard": torch.zeros(length, dtype=torch.float64)}
-        verdict = Guard().incoming(message(5, states[5]), previous, Site(other))
+        verdict = Guard().incoming(message(5, states[5]), previous, ClientContext(other))
         assert verdict.action == "accept"
         assert verdict.memory is not None
         assert len(verdict.memory["guard"]) == len(memory["guard"])
@@ -116,12 +118,12 @@ def test_a_refusing_guard_can_be_told_to_accept_and_goes_on_from_there() -> None
     states = benign(6)
     memory, previous, _ = shown(Guard(), states[:5])
     jumped = {name: 3 * tensor for name, tensor in states[5].items()}  # a restart from elsewhere
-    assert Guard(on_alarm="refuse").incoming(message(5, jumped), previous, Site(memory)).action == "refuse"
-    told = Guard(on_alarm="refuse", accept=(5,)).incoming(message(5, jumped), previous, Site(memory))
+    assert Guard(on_alarm="refuse").incoming(message(5, jumped), previous, ClientContext(memory)).action == "refuse"
+    told = Guard(on_alarm="refuse", accept=(5,)).incoming(message(5, jumped), previous, ClientContext(memory))
     assert told.action == "accept"
     assert told.memory is not None
     after = {name: tensor + 0.01 * states[5][name] for name, tensor in jumped.items()}
-    verdict = Guard(on_alarm="refuse").incoming(message(6, after), message(5, jumped), Site(told.memory))
+    verdict = Guard(on_alarm="refuse").incoming(message(6, after), message(5, jumped), ClientContext(told.memory))
     assert verdict.action == "accept"
 
 
@@ -146,18 +148,18 @@ def test_the_memory_is_small_and_survives_being_written_down() -> None:
     assert sum(tensor.numel() for tensor in memory.values()) < 100
     again = {name: torch.from_numpy(tensor.numpy().copy()) for name, tensor in memory.items()}
     for state, action in ((states[5], "accept"), (planted(states[5]), "repair")):
-        assert Guard().incoming(message(5, state), previous, Site(again)).action == action
+        assert Guard().incoming(message(5, state), previous, ClientContext(again)).action == action
 
 
 def test_a_client_that_lost_its_last_model_begins_anew() -> None:
     memory, _, _ = shown(Guard(), benign(4))
-    verdict = Guard().incoming(message(4, benign(1)[0]), None, Site(memory))
+    verdict = Guard().incoming(message(4, benign(1)[0]), None, ClientContext(memory))
     assert verdict.action == "accept"
     assert verdict.memory == {}
 
 
 def test_activations_that_only_serve_an_attack_are_refused() -> None:
-    bad, good = (Site(architecture=lambda a=alpha: deep(activation="elu", alpha=a)) for alpha in (-2.0, 1.0))
+    bad, good = (ClientContext(architecture=lambda a=alpha: deep(activation="elu", alpha=a)) for alpha in (-2.0, 1.0))
     assert "alpha -2" in Guard().incoming(message(0, {}), None, bad).why
     assert Guard().incoming(message(0, {}), None, good).action == "accept"
 
@@ -173,7 +175,7 @@ def test_a_model_of_another_form_is_refused(damage: str) -> None:
         bad["other"] = bad.pop(name)
     else:
         bad[name] = state[name].T
-    assert Guard().incoming(message(1, bad), message(0, state), Site()).action == "refuse"
+    assert Guard().incoming(message(1, bad), message(0, state), ClientContext()).action == "refuse"
 
 
 def test_the_bound_holds_what_it_states_for_benign_values_of_its_own_model() -> None:
@@ -253,7 +255,7 @@ def test_a_history_is_that_of_its_rounds_and_forgets_slowly() -> None:
 def test_one_pass_over_a_tensor_sees_what_plain_sums_see(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     rng = torch.Generator().manual_seed(2)
     before, now = (torch.randn(shape, generator=rng).to(dtype) for _ in range(2))
-    found, squares = look([before], [now]), (now - before).square()
+    found, squares = layer_change([before], [now]), (now - before).square()
     for seen, plain in ((found.steps, squares), (found.sizes, now.square())):
         by_unit = plain.reshape(max(len(shape) and shape[0], 1), -1).sum(1)
         assert torch.allclose(torch.from_numpy(seen), by_unit.sort().values)
@@ -263,7 +265,7 @@ def test_one_pass_over_a_tensor_sees_what_plain_sums_see(shape: tuple[int, ...],
         assert torch.allclose(torch.from_numpy(columns), by_input.sort().values, rtol=1e-4)
         assert entries == now.numel()
     assert found.entries == now.numel()
-    half = look([before.half()], [now.half()])
+    half = layer_change([before.half()], [now.half()])
     assert np.allclose(half.steps, found.steps, rtol=0.05, atol=0.01)
 
 
@@ -271,9 +273,9 @@ def test_the_tensors_of_a_layer_are_seen_together_where_they_agree_on_what_a_uni
     rng = torch.Generator().manual_seed(7)
     weight, bias, odd = torch.randn(9, 4, generator=rng), torch.randn(9, generator=rng), torch.randn(5, generator=rng)
     nothing = [torch.zeros_like(tensor) for tensor in (weight, bias, odd)]
-    both = look(nothing[:2], [weight, bias])
+    both = layer_change(nothing[:2], [weight, bias])
     assert torch.allclose(torch.from_numpy(both.steps), (weight.square().sum(1) + bias.square()).sort().values)
-    all_three = look(nothing, [weight, bias, odd])
+    all_three = layer_change(nothing, [weight, bias, odd])
     total = sum(float(tensor.square().sum()) for tensor in (weight, bias, odd))
     assert all_three.steps.tolist() == pytest.approx([total])
     assert all_three.sizes.tolist() == pytest.approx([total])
@@ -304,7 +306,7 @@ def test_a_neuron_that_stands_out_by_its_weights_is_seen_however_slowly_it_got_t
     for number in range(1, 200):
         state = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
         state["a.weight"][5] *= 1.05
-        verdict = Guard(on_alarm="refuse").incoming(message(number, state), previous, Site(memory))
+        verdict = Guard(on_alarm="refuse").incoming(message(number, state), previous, ClientContext(memory))
         actions.append(verdict.action)
         if verdict.action == "refuse":
             break
@@ -314,10 +316,10 @@ def test_a_neuron_that_stands_out_by_its_weights_is_seen_however_slowly_it_got_t
     assert "a neuron's weights" in verdict.why
     assert "a neuron's step" not in verdict.why
     assert recalled(memory["guard"])[1].first == pytest.approx(marks), "the first model's, whatever came after it"
-    told = Guard(accept=(number,)).incoming(message(number, state), previous, Site(memory))
+    told = Guard(accept=(number,)).incoming(message(number, state), previous, ClientContext(memory))
     assert told.action == "accept"
     again = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
-    after = Guard().incoming(message(number + 1, again), message(number, state), Site(dict(told.memory or {})))
+    after = Guard().incoming(message(number + 1, again), message(number, state), ClientContext(dict(told.memory or {})))
     assert after.action == "accept", "what a person accepted is the new mark"
 
 
@@ -327,7 +329,7 @@ def test_a_server_that_claims_a_far_later_round_gains_little() -> None:
     assert previous is not None
     for index in range(10):
         far = message(10**6, planted(states[5], index))
-        assert Guard().incoming(far, previous, Site(memory)).action == "repair"
+        assert Guard().incoming(far, previous, ClientContext(memory)).action == "repair"
 
 
 def test_a_server_cannot_talk_the_guard_into_ever_larger_steps() -> None:
@@ -342,7 +344,7 @@ def test_a_server_cannot_talk_the_guard_into_ever_larger_steps() -> None:
         step = float(torch.tensor(usual).exp()) * size
         number, size = number + 1, size * 1.5
         state = {name: tensor + step * directions[name] for name, tensor in state.items()}
-        verdict = Guard().incoming(message(number, state), previous, Site(memory))
+        verdict = Guard().incoming(message(number, state), previous, ClientContext(memory))
         accepted = verdict.action == "accept"
         if accepted and verdict.memory is not None:
             memory, previous = dict(verdict.memory), message(number, state)
@@ -369,7 +371,7 @@ def test_wadm_equals_the_formula_and_misses_few_large_weights() -> None:
         assert found[:3].tolist() == [0, 0, 0]
         assert found[3] == pytest.approx(-np.log(1 - 9 / 128))
         assert divergences(before, now, 5, "published")[3] == pytest.approx(found[3] * 128 / 4)
-    wide = Wadm(units="corrected").incoming(message(1, _two(now)), message(0, _two(before)), Site())
+    wide = Wadm(units="corrected").incoming(message(1, _two(now)), message(0, _two(before)), ClientContext())
     assert wide.action == "accept"
 
 
@@ -377,7 +379,7 @@ def test_wadm_restores_a_neuron_that_changed_and_nothing_else() -> None:
     before = torch.randn(4, 128, generator=torch.Generator().manual_seed(0))
     now = before + 0.001
     now[2] = torch.linspace(-9, 9, 128)
-    verdict = Wadm().incoming(message(1, _two(now)), message(0, _two(before)), Site())
+    verdict = Wadm().incoming(message(1, _two(now)), message(0, _two(before)), ClientContext())
     assert verdict.action == "repair"
     assert verdict.model is not None
     mended = verdict.model.tensors["b.weight"]
@@ -402,22 +404,35 @@ def test_badacc_and_badauc_leave_when_the_model_gets_worse_and_stay_away() -> No
         memory: dict[str, Tensor] = {}
         actions = []
         for number, state in enumerate((good, good, bad, good)):
-            site = Site(memory, lambda: network(widths=[16], classes=2), own)
+            site = ClientContext(memory, lambda: network(widths=[16], classes=2), own)
             verdict = guard.incoming(message(number, state), None, site)
             memory = dict(verdict.memory) if verdict.memory is not None else memory
             actions.append(verdict.action)
         assert actions == ["accept", "accept", "refuse", "refuse"]
         with pytest.raises(UsageError, match="architecture"):
-            guard.incoming(message(0, good), None, Site())
+            guard.incoming(message(0, good), None, ClientContext())
 
 
-def test_the_roc_area_is_that_of_scikit_learn() -> None:
-    from sklearn.metrics import roc_auc_score
+def _share_of_pairs(scores: torch.Tensor, positive: torch.Tensor) -> float:
+    """The ROC area the other way: how many pairs of a hit and a miss are in the right order; equal ones count half."""
+    ahead = scores[positive][:, None] - scores[~positive]
+    return float(((ahead > 0).double() + 0.5 * (ahead == 0)).mean())
 
+
+def test_the_roc_area_is_the_share_of_pairs_in_the_right_order() -> None:
     rng = torch.Generator().manual_seed(0)
     logits, y = torch.randn(80, 1, generator=rng).round(decimals=1), torch.randint(2, (80,), generator=rng)
-    assert roc_area(logits, y) == pytest.approx(roc_auc_score(y, logits.flatten()))
-    assert roc_area(logits, torch.zeros(80, dtype=torch.int64)) is None
+    assert roc_area(logits, y) == pytest.approx(_share_of_pairs(logits.flatten(), y == 1), abs=1e-12)
+    many, labels = torch.randn(80, 4, generator=rng).round(decimals=1), torch.randint(3, (80,), generator=rng)
+    each = [_share_of_pairs(many[:, c], labels == c) for c in range(3)]  # nobody has the fourth class
+    assert roc_area(many, labels) == pytest.approx(sum(each) / 3, abs=1e-12)
+
+
+def test_one_class_has_no_roc_area_and_a_broken_model_has_one() -> None:
+    y = torch.arange(80) % 2
+    assert roc_area(torch.randn(80, 1), torch.zeros(80, dtype=torch.int64)) is None
+    assert roc_area(torch.full((80, 1), torch.nan), y) == 0.5
+    assert roc_area(torch.where(y == 1, torch.inf, -torch.inf)[:, None], y) == 1.0
 
 
 def test_contributors_count_samples() -> None:
@@ -429,7 +444,7 @@ def test_contributors_count_samples() -> None:
 def test_the_gate_stops_a_planted_neuron_and_leaves_honest_training_alone() -> None:
     own = CLIENTS[0]
     state = benign(3)[2]
-    dense = read_dense(deep())
+    dense = read_dense_network(deep())
     gated = GradientGate().local(replace(TRAINING, batch_size=60, epochs=1))
     for index in range(10):
         bad = planted(state, index)

@@ -9,14 +9,14 @@ from audit_kit import answered, audit, tiny
 from spine import recorded
 
 from fedspill.audit.run_audit import Request
-from fedspill.defense import Defense, Wire
+from fedspill.defense import Defense, SentMessages
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.frozen_head import FrozenHead
 from fedspill.defenses.noise import lacking, unit_noise
 from fedspill.defenses.quantization import Quantization
 from fedspill.defenses.secure_aggregation import SecureAggregation
-from fedspill.defenses.verify import check_defenses, wire_of
+from fedspill.defenses.verify import check_defenses, first_messages
 from fedspill.errors import UsageError
 from fedspill.registry import entries, make
 from fedspill.seeds import generator
@@ -105,7 +105,7 @@ def test_an_update_that_is_not_clipped_is_found_out() -> None:
     ],
 )
 def test_a_strength_of_nothing_is_off(name: str, options: dict[str, Any]) -> None:
-    assert make("defenses", name, options).verify(Wire(())).on is False
+    assert make("defenses", name, options).verify(SentMessages(())).on is False
 
 
 def test_a_defense_whose_marks_another_one_covers_is_not_accused() -> None:
@@ -141,7 +141,7 @@ def test_secure_noise_does_not_follow_the_seed() -> None:
 @pytest.mark.parametrize("entry", entries("defenses"), ids=lambda entry: entry.name)
 def test_every_defense_answers_the_question(entry: Any) -> None:
     trace, _ = recorded()
-    check = make("defenses", entry.name).verify(wire_of(trace))
+    check = make("defenses", entry.name).verify(first_messages(trace))
     assert check.defense
     assert check.why
     assert check.on in (True, False, None)

@@ -74,7 +74,10 @@ def test_readme_names_tables_that_exist() -> None:
 
 
 @pytest.mark.parametrize("code", blocks("README.md", "python"))
-def test_readme_python_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_python_runs(
+    code: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     assert "Score(" in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.stacked import is_stackable, why_not_stackable
-from fedspill.federation.trainers import _GROUP
+from fedspill.federation.trainers import _CLIENTS_AT_ONCE
 from fedspill.messages import Message
 from fedspill.registry import make
 from fedspill.training import LocalTraining
@@ -58,7 +58,7 @@ def test_stacked_and_loop_training_give_the_same_updates(name: str) -> None:
 @pytest.mark.parametrize(
     "options", [{"activation": "gelu", "widths": [9, 7]}, {"activation": "tanh"}, {"last_bias": False}, {"widths": []}]
 )
-def test_for_other_perceptrons_too(options: dict[str, Any]) -> None:
+def test_stacked_and_loop_training_agree_for_other_perceptrons(options: dict[str, Any]) -> None:
     training = LocalTraining(batch_size=5, epochs=2, momentum=0.9)
     results = [messages(engine, training=training, model=network(**options)) for engine in ("loop", "stacked")]
     assert_same_messages(*results, tolerance=1e-5)
@@ -86,19 +86,19 @@ def binary(samples: int, seed: int) -> Examples:
 
 
 @pytest.mark.parametrize("model", [Layered(), Layered(1), Layered(1, flat=True)], ids=["classes", "(n, 1)", "(n,)"])
-def test_for_layer_norm_and_for_a_single_logit(model: nn.Module) -> None:
+def test_stacked_and_loop_training_agree_for_layer_norm_and_a_single_logit(model: nn.Module) -> None:
     clients = [binary(samples, seed) for seed, samples in enumerate((7, 13, 9))]
     results = [messages(engine, model=model, clients=clients) for engine in ("loop", "stacked")]
     assert_same_messages(*results, tolerance=1e-5)
 
 
-def test_more_clients_than_one_stack_holds() -> None:
-    clients = [blobs(4 + seed % 3, seed) for seed in range(_GROUP + 6)]
+def test_stacked_and_loop_training_agree_for_more_clients_than_one_stack_holds() -> None:
+    clients = [blobs(4 + seed % 3, seed) for seed in range(_CLIENTS_AT_ONCE + 6)]
     results = [messages(engine, clients=clients, rounds=1) for engine in ("loop", "stacked")]
     assert_same_messages(*results, tolerance=1e-5)
 
 
-def test_auto_gives_what_the_others_give() -> None:
+def test_auto_and_loop_training_agree() -> None:
     assert_same_messages(messages("auto"), messages("loop"), tolerance=1e-5)
 
 
@@ -110,7 +110,7 @@ def test_one_and_two_worker_processes_give_the_same_updates(engine: Any) -> None
     assert_same_messages(alone, together, tolerance=0 if engine == "loop" else 1e-5)
 
 
-def test_workers_with_nothing_to_do() -> None:
+def test_workers_run_rounds_in_which_nobody_answers() -> None:
     trace, rounds = recorded(workers=2, drop_out=0.999999)
     assert [done.clients for done in rounds] == [(), ()]
     assert [event.what for event in trace.events].count("did not answer") == 8

@@ -9,7 +9,7 @@ import torch
 from spine import CLASSES, blobs, federation, network, ragged_clients, recorded
 from torch import Tensor, nn
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
 from fedspill.errors import NotVisible, UnknownName, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of, train
@@ -270,7 +270,7 @@ def test_a_client_that_does_not_answer_sends_nothing_and_weighs_nothing() -> Non
             assert message.info["examples"] == sum(SIZES[index] for index in done.clients)
 
 
-def test_a_round_in_which_nobody_answers_is_a_round() -> None:
+def test_a_round_in_which_nobody_answers_leaves_the_model_as_it_is() -> None:
     trace, rounds = recorded(drop_out=0.999999, rounds=2)
     assert [done.clients for done in rounds] == [(), ()]
     assert [m.kind for m in trace.messages()] == ["model", "model"]
@@ -360,7 +360,7 @@ def test_the_samples_a_message_announces_are_those_of_the_truth() -> None:
 # Recording.
 
 
-def test_recording_changes_nothing_and_is_selective() -> None:
+def test_recording_changes_no_training_and_holds_what_keep_names() -> None:
     keep = Keep(
         kinds=frozenset({"update"}), rounds=frozenset({1}), clients=frozenset({"client:2"}), tensors=("head.*",)
     )
@@ -386,14 +386,14 @@ def test_the_model_of_a_round_is_recorded_before_it_changes() -> None:
 
 @final
 @dataclass(frozen=True)
-class Guard(Defense):
+class ScriptedDefense(Defense):
     """Refuses, repairs or accepts; halves what is sent; trains with another learning rate."""
 
     name: ClassVar[str] = "guard"
     title: ClassVar[str] = "For tests"
     action: str = "accept"
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
         if self.action == "refuse later":
             return ACCEPT if previous is None else Verdict("refuse", "seen before")
         if self.action == "repair":
@@ -409,7 +409,7 @@ class Guard(Defense):
 
 def test_a_defense_changes_what_leaves_the_client() -> None:
     plain, _ = recorded(rounds=1)
-    halved, _ = recorded(rounds=1, defenses=(Guard(),))
+    halved, _ = recorded(rounds=1, defenses=(ScriptedDefense(),))
     for one, other in zip(plain.messages("update"), halved.messages("update"), strict=True):
         assert all(torch.equal(one.tensors[name] / 2, other.tensors[name]) for name in one.tensors)
 
@@ -417,25 +417,25 @@ def test_a_defense_changes_what_leaves_the_client() -> None:
 def test_a_defense_changes_the_training() -> None:
     training = LocalTraining(batch_size=100)  # one step: twice the rate is twice the update
     plain, _ = recorded(rounds=1, training=training)
-    faster, _ = recorded(rounds=1, training=training, defenses=(Guard("faster"),))
+    faster, _ = recorded(rounds=1, training=training, defenses=(ScriptedDefense("faster"),))
     for one, other in zip(plain.messages("update"), faster.messages("update"), strict=True):
         assert all(torch.allclose(one.tensors[n], other.tensors[n], atol=1e-6) for n in one.tensors)
 
 
 def test_a_defense_that_refuses_keeps_its_client_out() -> None:
-    trace, rounds = recorded(defenses=(Guard("refuse"),))
+    trace, rounds = recorded(defenses=(ScriptedDefense("refuse"),))
     assert [done.clients for done in rounds] == [(), ()]
     assert [event.what for event in rounds[0].events[:4]] == ["guard: refuse, no trust"] * 4
     assert list(trace.messages("update")) == []
 
 
 def test_a_defense_sees_the_model_it_accepted_before() -> None:
-    _, rounds = recorded(defenses=(Guard("refuse later"),))
+    _, rounds = recorded(defenses=(ScriptedDefense("refuse later"),))
     assert [done.clients for done in rounds] == [(0, 1, 2, 3), ()]
 
 
 def test_a_defense_that_repairs_has_its_client_train_on_what_it_made() -> None:
-    trace, rounds = recorded(rounds=1, defenses=(Guard("repair"),))
+    trace, rounds = recorded(rounds=1, defenses=(ScriptedDefense("repair"),))
     assert rounds[0].clients == (0, 1, 2, 3)
     assert [event.what for event in rounds[0].events] == ["guard: repair, zeroed"] * 4
     # A network of zeros moves nothing but its last bias.
@@ -465,12 +465,12 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> Non
         Settings(**options)
 
 
-def test_a_misspelt_weighting_is_no_default() -> None:
+def test_a_misspelt_weighting_is_refused() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'uniform'"):
         Settings(weighting="unifrom")  # type: ignore[arg-type]
 
 
-def test_a_federation_that_cannot_be_is_refused() -> None:
+def test_too_few_clients_and_negative_seeds_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one client"):
         federation([])
     with pytest.raises(UsageError, match="9 clients per round were asked for, there are 4"):
@@ -497,7 +497,7 @@ class Closing(Recorder):
         self.finished = True
 
 
-def test_only_what_came_to_its_end_is_finished() -> None:
+def test_only_a_federation_that_came_to_its_end_finishes_its_recording() -> None:
     recorder = Closing()
     Horizontal(network(), ragged_clients(), Settings(rounds=1), 3, CLASSES, recorder).run()
     assert recorder.finished

@@ -91,7 +91,7 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, object]) -> 
     ("option", "word", "nearest"),
     [("optimizer", "adan", "adam"), ("algorithm", "fedavgg", "fedavg"), ("batch_norm", "evl", "eval")],
 )
-def test_a_misspelt_choice_is_no_default(option: str, word: str, nearest: str) -> None:
+def test_a_misspelt_choice_is_refused(option: str, word: str, nearest: str) -> None:
     with pytest.raises(UnknownName, match=f"{word!r}. Did you mean '{nearest}'"):
         LocalTraining(**{option: word})  # type: ignore[arg-type]
 
@@ -126,7 +126,7 @@ def test_an_update_is_minus_lr_times_the_sum_of_step_gradients() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adadelta"])
-def test_the_optimizer_is_torch_s(optimizer: str) -> None:
+def test_local_steps_are_those_of_torch_s_optimizer(optimizer: str) -> None:
     examples, start = blobs(20, 2), state_of(network())
     training = LocalTraining(optimizer=optimizer, lr=0.2, weight_decay=0.1, batch_size=20, epochs=3, shuffle=False)  # type: ignore[arg-type]
     sent = train(network(), start, examples, training, rng())
@@ -164,7 +164,7 @@ def normed() -> Normed:
     return Normed()
 
 
-def test_what_travels_is_what_a_checkpoint_holds() -> None:
+def test_the_state_that_is_sent_is_what_a_checkpoint_holds() -> None:
     assert state_of(normed()).keys() == normed().state_dict().keys()
     assert "constant" not in state_of(normed())
 
@@ -250,7 +250,7 @@ class Fixed(nn.Module):
         return x[:, : self.ends[0]].reshape(len(x), *self.ends[1:])
 
 
-def test_accuracy_by_hand() -> None:
+def test_accuracy_is_the_share_counted_by_hand() -> None:
     x, y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 3.0]]), torch.tensor([0, 1, 1, 1])
     assert accuracy(Fixed(2, 2), Examples(x, y)) == 0.75
     assert accuracy(Fixed(2, 2), Examples(x, y), batch=3) == 0.75

@@ -38,10 +38,10 @@ def test_python_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert guess.counts.sum(1).tolist() == [20, 30]  # type: ignore[attr-defined]
 
 
-def test_the_recipe_for_others_has_thirty_lines() -> None:
+def test_the_recipe_for_other_frameworks_has_at_most_thirty_lines() -> None:
     assert len(blocks("python")[-1].splitlines()) <= 30
 
 
-def test_the_plan_is_one() -> None:
+def test_the_plan_is_valid_and_names_flower() -> None:
     (plan,) = blocks("toml")
     assert check_plan(tomllib.loads(plan), "docs/flower.md").federation.engine == "flower"

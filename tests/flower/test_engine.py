@@ -15,12 +15,14 @@ from flwr.serverapp import ServerApp
 from inprocess import InProcess, run
 
 from fedspill.attack import Attack
+from fedspill.audit.engines import federation_of
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import FedspillError, Unfit, UsageError
+from fedspill.federation.horizontal import Horizontal
 from fedspill.federation.local import state_of
 from fedspill.flower.engine import FlowerFederation
-from fedspill.flower.plan_app import partitions
+from fedspill.flower.plan_app import partitions_of_nodes
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.labels import Labels
 from fedspill.leaks.labels.llbg import LLBG
@@ -84,7 +86,7 @@ def test_the_label_attacks_count_the_same_as_on_our_own_engine(tmp_path: Path) -
     assert all(torch.equal(value, theirs.truth().facts[key]) for key, value in facts.items())
 
 
-def test_drop_out_and_defenses_travel() -> None:
+def test_drop_outs_and_defenses_are_those_of_our_own_engine() -> None:
     plan = {
         "seed": 3,
         "federation": {"clients": 6, "rounds": 3, "drop_out": 0.4},
@@ -100,7 +102,7 @@ def test_drop_out_and_defenses_travel() -> None:
             assert torch.allclose(ours.tensors[name], flowers.tensors[name], atol=1e-5)
 
 
-def test_an_audit_s_extra_defense_is_on_the_wire() -> None:
+def test_a_defense_that_an_audit_adds_acts_on_updates() -> None:
     from fedspill.defenses.clip_noise import ClipNoise
 
     made = deployment(rounds=1).with_defenses(ClipNoise(clip=0.01, sigma=0.0))
@@ -117,7 +119,7 @@ def test_what_flower_cannot_run_is_refused_early() -> None:
         FlowerFederation(made, MemoryTrace())
 
 
-def test_nodes_without_their_own_partition_are_refused() -> None:
+def test_nodes_that_share_a_partition_are_refused() -> None:
     app = ClientApp()
 
     @app.query()
@@ -127,7 +129,7 @@ def test_nodes_without_their_own_partition_are_refused() -> None:
         return Message(RecordDict({"who": MetricRecord({"partition-id": 0})}), reply_to=msg)
 
     with pytest.raises(FedspillError, match="one node for each of the partitions 0 to 2"):
-        partitions(InProcess(app, 3), 3)
+        partitions_of_nodes(InProcess(app, 3), 3)
 
 
 class Watching(InProcess):
@@ -203,7 +205,7 @@ class Single(Attack):
         raise AssertionError
 
 
-def test_attacks_on_the_sum_run_and_attacks_on_single_updates_say_why_not() -> None:
+def test_attacks_on_the_sum_run_and_attacks_on_single_updates_are_refused() -> None:
     made = deployment(secure_aggregation=True)
     trace = MemoryTrace(made.protocol())
     FlowerFederation(made, trace, runner=here).run()
@@ -217,8 +219,8 @@ def test_attacks_on_the_sum_run_and_attacks_on_single_updates_say_why_not() -> N
         Single()(view, seed=0)
 
 
-def test_the_default_plan_is_one_that_flower_runs() -> None:
-    assert Plan().training.algorithm == "fedavg"
+def test_flower_does_not_refuse_the_default_plan() -> None:
+    assert FlowerFederation(Deployment.of(Plan()), MemoryTrace()).deployment.plan == Plan()
 
 
 def test_secure_aggregation_with_clients_that_drop_out() -> None:
@@ -227,13 +229,15 @@ def test_secure_aggregation_with_clients_that_drop_out() -> None:
     FlowerFederation(made, trace, runner=here).run()
     gone = [event for event in trace.events if event.what == "not in the sum"]
     assert gone
-    for total in trace.messages("aggregate"):
+    totals = list(trace.messages("aggregate"))
+    assert totals
+    for total in totals:
         assert total.info["clients"] == 7 - sum(event.round == total.round for event in gone)
 
 
 def test_a_plan_says_which_engine_runs_it() -> None:
     made = deployment(engine="flower", rounds=2)
-    federation = made.federation(MemoryTrace(made.protocol()))
+    federation = federation_of(made, MemoryTrace(made.protocol()))
     assert isinstance(federation, FlowerFederation)
     federation.runner = here
     rounds = federation.run()
@@ -241,4 +245,5 @@ def test_a_plan_says_which_engine_runs_it() -> None:
     assert [done.clients for done in rounds] == 2 * [(0, 1, 2, 3, 4)]
     assert deployment().protocol().keys() == made.protocol().keys()
     with pytest.raises(UsageError, match="CPU"):
-        made.federation(device="cuda")
+        federation_of(made, device="cuda")
+    assert isinstance(federation_of(deployment()), Horizontal)

@@ -17,7 +17,7 @@ from inprocess import InProcess
 from little import Little, all_nodes, node, same
 from torch import Tensor, nn
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.compression import Compression
 from fedspill.defenses.guard import Guard
@@ -38,7 +38,7 @@ class NoJump(Defense):
 
     furthest: float = 0.6
 
-    def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
+    def incoming(self, message: TraceMessage, previous: TraceMessage | None, client: ClientContext) -> Verdict:
         if previous is None:
             return ACCEPT
         steps = {n: float((t - previous.tensors[n]).abs().max()) for n, t in message.tensors.items()}
@@ -125,7 +125,7 @@ def test_guarded_clients_repair_a_planted_neuron_and_train_on(tmp_path: Path) ->
     assert all(float(update.tensors["2.bias"].abs().max()) > 1e-4 for update in updates)
 
 
-def test_the_guard_lets_training_be() -> None:
+def test_the_guard_does_not_change_honest_training() -> None:
     calm = {"clients": 12, "samples": 40, "batch": 40}
     assert same(Little(**calm, mods=[mod(Guard(on_alarm="refuse"))]).run(all_nodes()), Little(**calm).run(all_nodes()))
 
@@ -167,6 +167,7 @@ def test_what_leaves_is_the_model_plus_the_defended_update(tmp_path: Path) -> No
     for name, mods in (("plain", []), ("defended", [mod(*defenses, seed=3)])):
         Little(rounds=1, mods=mods).run(record(all_nodes(), tmp_path / name))
         traces[name] = FolderTrace(tmp_path / name)
+    assert len(list(traces["plain"].messages("update"))) == 4
     for plain, defended in zip(traces["plain"].messages("update"), traces["defended"].messages("update"), strict=True):
         expected = plain
         for defense in defenses:
@@ -181,10 +182,11 @@ def test_noise_without_a_seed_never_repeats(tmp_path: Path) -> None:
     for name in ("one", "two"):
         Little(rounds=1, mods=[mod(ClipNoise())]).run(record(all_nodes(), tmp_path / name))
         biases.append([update.tensors["2.bias"] for update in FolderTrace(tmp_path / name).messages("update")])
+    assert [len(of_one_run) for of_one_run in biases] == [4, 4]
     assert not any(torch.equal(one, two) for one, two in zip(*biases, strict=True))
 
 
-def test_integer_state_passes_through() -> None:
+def test_integer_state_is_returned_as_training_left_it() -> None:
     app = ClientApp(mods=[mod(Compression(drop=0.5))])
 
     @app.train()
@@ -242,7 +244,7 @@ def test_rounds_are_the_servers_where_it_says_them() -> None:
         name: ClassVar[str] = "looks"
         title: ClassVar[str] = "Looks at the round"
 
-        def incoming(self, message: TraceMessage, previous: TraceMessage | None, site: Site) -> Verdict:
+        def incoming(self, message: TraceMessage, previous: TraceMessage | None, client: ClientContext) -> Verdict:
             seen.append(message.round)
             return ACCEPT
 
@@ -287,7 +289,7 @@ def test_defenses_that_a_mod_cannot_be_are_refused() -> None:
         mod()
 
 
-def test_messages_without_a_model_pass() -> None:
+def test_messages_without_a_model_are_passed_on() -> None:
     InProcess(ClientApp(), 1)
     message = Message(RecordDict({"config": ConfigRecord({"a": 1})}), node(0), "query")
     message.metadata.__dict__["_message_id"] = "m"
@@ -295,7 +297,7 @@ def test_messages_without_a_model_pass() -> None:
     assert not reply.has_error()
 
 
-def test_the_planted_neuron_is_a_neuron() -> None:
+def test_one_sample_above_the_threshold_is_the_quotient_of_the_neurons_gradients() -> None:
     """The arithmetic of the leak by itself: one sample above the threshold, and the quotient is that sample."""
     model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2))
     with torch.no_grad():

@@ -18,7 +18,7 @@ from little import Little, all_nodes, node, same
 from safetensors.torch import load_file
 
 from fedspill.flower import record
-from fedspill.flower.background_writer import Limits
+from fedspill.flower.background_writer import RecordingLimits
 from fedspill.trace import Keep, MemoryTrace, Origin
 from fedspill.trace_folder import FolderTrace
 
@@ -115,8 +115,9 @@ def test_recorded_updates_are_what_the_strategy_aggregated_bit_for_bit(tmp_path:
 def test_the_aggregate_is_the_step_that_fedavg_takes(tmp_path: Path, little: Little) -> None:
     little.run(record(all_nodes(), tmp_path / "trace"))
     trace = FolderTrace(tmp_path / "trace")
-    models = list(trace.messages("model"))
-    for before, after, total in zip(models, models[1:], trace.messages("aggregate"), strict=False):
+    models, totals = list(trace.messages("model")), list(trace.messages("aggregate"))
+    assert len(totals) == len(models) == little.rounds
+    for before, after, total in zip(models[:-1], models[1:], totals[:-1], strict=True):
         assert total.info == {"clients": 4, "of": "update", "examples": 80}
         for name, step in total.tensors.items():
             assert torch.allclose(after.tensors[name] - before.tensors[name], step, atol=1e-6)
@@ -158,7 +159,7 @@ def test_a_strategy_with_a_start_of_its_own_is_recorded(tmp_path: Path, little: 
     assert len(list(FolderTrace(tmp_path / "trace").messages("update"))) == 12
 
 
-def test_plain_numpy_arrays_and_their_head(tmp_path: Path, little: Little) -> None:
+def test_bare_numpy_arrays_are_named_by_number_and_their_head_is_found(tmp_path: Path, little: Little) -> None:
     arrays = ArrayRecord([parameter.detach().numpy() for parameter in little.model().parameters()])
     little.run(record(all_nodes(), tmp_path / "trace"), start=arrays)
     trace = FolderTrace(tmp_path / "trace")
@@ -166,12 +167,14 @@ def test_plain_numpy_arrays_and_their_head(tmp_path: Path, little: Little) -> No
     assert [list(update.tensors) for update in trace.messages("update", round=0)] == 4 * [["0", "1", "2", "3"]]
 
 
-def test_a_head_that_is_named(tmp_path: Path, little: Little) -> None:
+def test_the_head_is_the_one_that_is_named(tmp_path: Path, little: Little) -> None:
     little.run(record(all_nodes(), tmp_path / "trace", head="0"))
     assert FolderTrace(tmp_path / "trace").protocol["head_weight"] == "0.weight"
 
 
-def test_partial_participation(tmp_path: Path, little: Little) -> None:
+def test_a_round_in_which_half_the_clients_are_selected_holds_their_updates_alone(
+    tmp_path: Path, little: Little
+) -> None:
     little.run(record(all_nodes(fraction_train=0.5), tmp_path / "trace"))
     trace = FolderTrace(tmp_path / "trace")
     assert [len(list(trace.messages("update", round=number))) for number in range(3)] == [2, 2, 2]
@@ -215,7 +218,7 @@ def test_a_model_of_its_own_for_one_client_is_a_message_of_its_own(tmp_path: Pat
     assert max(float(u.tensors["2.bias"].abs().max()) for u in trace.messages("update", round=0)) < 0.9
 
 
-def test_keep_selects(tmp_path: Path, little: Little) -> None:
+def test_keep_selects_rounds_clients_tensors_and_kinds(tmp_path: Path, little: Little) -> None:
     keep = Keep(
         rounds=frozenset({1}), clients=frozenset({f"client:{node(2)}"}), tensors=("2.*",), kinds=frozenset({"update"})
     )
@@ -231,7 +234,7 @@ def test_a_second_run_gets_a_folder_of_its_own(tmp_path: Path, little: Little) -
     assert all(len(list(FolderTrace(path).messages("update"))) == 12 for path in tmp_path.iterdir())
 
 
-def test_the_truth_where_it_is_known(little: Little) -> None:
+def test_known_facts_of_a_round_are_recorded_as_its_truth(little: Little) -> None:
     def truth(number: int, summed: Sequence[str]) -> dict[tuple[Origin, str], torch.Tensor]:
         return {(Origin(number, address), "label_counts"): torch.tensor([number, 1]) for address in summed}
 
@@ -244,7 +247,7 @@ def test_the_truth_where_it_is_known(little: Little) -> None:
 
 def test_the_recording_stays_within_its_bytes(tmp_path: Path, little: Little) -> None:
     round_bytes = 6 * sum(p.numel() * 4 for p in little.model().parameters())  # model, four updates, aggregate
-    little.run(record(all_nodes(), tmp_path / "trace", limits=Limits(disk=2 * round_bytes)))
+    little.run(record(all_nodes(), tmp_path / "trace", limits=RecordingLimits(disk=2 * round_bytes)))
     trace = FolderTrace(tmp_path / "trace")
     assert {message.round for message in trace.messages()} == {0, 1}
     (event,) = trace.events
@@ -252,19 +255,19 @@ def test_the_recording_stays_within_its_bytes(tmp_path: Path, little: Little) ->
     assert "exceed" in event.what
 
 
-def test_float64_and_integers_and_scalars(tmp_path: Path) -> None:
+def test_an_update_keeps_the_type_that_was_sent_and_leaves_integers_out() -> None:
     start = {"w": np.ones((2, 3)), "steps": np.array(3), "scale": np.array(0.5)}
     from flwr.app import Array
 
-    from fedspill.flower.arrays import changes, opened, tensors_of
+    from fedspill.flower.arrays import read_array, tensors_of, update_from
 
     arrays = {name: Array(value) for name, value in start.items()}
     model = tensors_of(arrays)
     returned = {"w": Array(np.full((2, 3), 1.5)), "steps": Array(np.array(4)), "scale": Array(np.array(0.75))}
-    update = changes(model, returned)
+    update = update_from(model, returned)
     assert update.keys() == {"w", "scale"}
     assert update["w"].dtype == torch.float64
     assert float(update["scale"]) == 0.25
-    assert not opened("w", arrays["w"]).flags.writeable
+    assert not read_array("w", arrays["w"]).flags.writeable
     fortran = Array(np.asfortranarray(np.arange(6.0).reshape(2, 3)))
-    assert opened("f", fortran).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read_array("f", fortran).tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 
 from fedspill.errors import InputRefused
-from fedspill.files import Limits, read_tensors
+from fedspill.files import FileLimits, read_tensors
 
 
 class Canary:
@@ -169,7 +169,7 @@ def test_a_header_larger_than_the_file_or_the_limit_is_not_read(tmp_path: Path, 
 def test_limits_are_options(tmp_path: Path) -> None:
     path = write(tmp_path / "x", {name: tensor([0], 0, 0) for name in "abc"})
     assert sorted(read_tensors(path)) == ["a", "b", "c"]
-    for limits in (Limits(tensors=2), Limits(header_bytes=20), Limits(file_bytes=20)):
+    for limits in (FileLimits(tensors=2), FileLimits(header_bytes=20), FileLimits(file_bytes=20)):
         with pytest.raises(InputRefused, match="limit is"):
             read_tensors(path, limits=limits)
 

@@ -13,7 +13,7 @@ import pytest
 from spine import attempt
 
 from fedspill.errors import FedspillError, InputRefused, TraceRefused
-from fedspill.files import Limits
+from fedspill.files import FileLimits
 from fedspill.trace_folder import FolderTrace
 
 Lines = list[dict[str, Any]]
@@ -302,13 +302,13 @@ def test_a_line_of_the_index_that_is_no_line_is_refused(trace: Path, line: bytes
 def test_limits_hold_for_every_part(trace: Path) -> None:
     sizes = {path.name: path.stat().st_size for path in files_of(trace)}
     for limits in (
-        Limits(json_bytes=sizes["trace.json"] - 1),
-        Limits(json_bytes=sizes["index.jsonl"] - 1),
-        Limits(file_bytes=sizes["000000.safetensors"] - 1),
+        FileLimits(json_bytes=sizes["trace.json"] - 1),
+        FileLimits(json_bytes=sizes["index.jsonl"] - 1),
+        FileLimits(file_bytes=sizes["000000.safetensors"] - 1),
     ):
         with pytest.raises(TraceRefused, match="the limit is"):
             FolderTrace(trace, limits=limits)
-    for limits in (Limits(tensors=3), Limits(header_bytes=10)):
+    for limits in (FileLimits(tensors=3), FileLimits(header_bytes=10)):
         with pytest.raises(InputRefused):
             list(FolderTrace(trace, limits=limits).messages())
 

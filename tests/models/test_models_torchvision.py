@@ -51,7 +51,7 @@ def test_a_torchvision_that_imports_is_taken_as_it_is(monkeypatch: pytest.Monkey
     def declared() -> None:
         raise AssertionError("operators were declared without need")
 
-    monkeypatch.setattr(torchvision_shim, "_declared", declared)
+    monkeypatch.setattr(torchvision_shim, "_declare_operators", declared)
     assert torchvision_shim.torchvision_models() is working.models
 
 
@@ -71,7 +71,7 @@ def test_a_missing_compiled_part_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
         return working
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    monkeypatch.setattr(torchvision_shim, "_declared", lambda: steps.append("declared"))
+    monkeypatch.setattr(torchvision_shim, "_declare_operators", lambda: steps.append("declared"))
     assert torchvision_shim.torchvision_models() is working.models
 
 

@@ -13,7 +13,7 @@ from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.metrics import LabelSuccess
 from fedspill.messages import Message
-from fedspill.observe.last_layer import from_messages, read_last_layer
+from fedspill.observe.last_layer import last_layer_gradients, read_last_layer
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER, CURIOUS_SERVER_SECAGG
 from fedspill.trace import MemoryTrace, Origin
@@ -23,7 +23,7 @@ HEAD = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "b": torch.tensor([1.0, -1.
 
 
 def read(message: Message, **options: Any) -> Any:
-    return from_messages([message], **{"weight": "w", "bias": "b", "lr": 0.5, "batch_size": 4, **options})
+    return last_layer_gradients([message], **{"weight": "w", "bias": "b", "lr": 0.5, "batch_size": 4, **options})
 
 
 def test_an_update_is_minus_lr_times_the_gradients_of_a_pass() -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_left_out_and_named() -> None:
     ]
     for tensors, why in bad:
         second = Message(3, "client:1", "server", "update", tensors, {"examples": 3})
-        layer = from_messages([good, second], weight="w", bias="b", lr=0.1, batch_size=2, classes=2)
+        layer = last_layer_gradients([good, second], weight="w", bias="b", lr=0.1, batch_size=2, classes=2)
         assert layer.of == (Origin(0, "client:0"),)
         (note,) = layer.notes
         assert note == f"client:1 in round 3 was left out: its update {why}"
@@ -93,7 +93,7 @@ def test_when_nothing_can_be_read_the_first_reasons_are_given() -> None:
     broken = {"w": torch.full((2, 2), torch.nan), "b": HEAD["b"]}
     messages = [Message(0, f"client:{index}", "server", "update", broken, {"examples": 3}) for index in range(9)]
     with pytest.raises(NotApplicable, match=r"No last layer can be read.*client:0 in round 0.*NaN") as refused:
-        from_messages(messages, weight="w", bias="b", lr=0.1, batch_size=2, classes=2)
+        last_layer_gradients(messages, weight="w", bias="b", lr=0.1, batch_size=2, classes=2)
     assert "client:8" not in str(refused.value)
 
 
@@ -184,7 +184,7 @@ def test_the_confidence_of_a_trained_network_is_measured_on_auxiliary_data(digit
     assert success(trace, "llbg-aux", known) > 0.9
 
 
-def test_fedsgd_leaks_the_same_labels(digits: Examples) -> None:
+def test_llbg_reads_the_single_gradients_of_fedsgd_too(digits: Examples) -> None:
     assert success(digits_trace(digits, 30, 64, 1, algorithm="fedsgd"), "llbg") > 0.85
 
 

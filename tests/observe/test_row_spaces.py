@@ -9,7 +9,7 @@ from fedspill.dataset import Examples
 from fedspill.leaks.labels.counts.span_counts import SpanCounts, span_counts
 from fedspill.leaks.labels.counts.span_rehearsal import REHEARSALS, Rehearsed, Stage, made_up_counts
 from fedspill.models.mlp import Mlp
-from fedspill.observe.row_spaces import LayerSamples, distance, rehearsed_distance, sample_layers
+from fedspill.observe.row_spaces import LayerSamples, distance_from_span, rehearsed_distance_from_span, sample_layers
 from fedspill.training import gradient
 
 CLASSES = 10
@@ -48,7 +48,7 @@ def test_samples_of_the_batch_lie_within_its_span_and_others_do_not(digits: Exam
     own, batch = digits.take(torch.arange(200)), torch.arange(24)
     tensors = summed(model, own.take(batch))
     layer = by_name(sample_layers(model, own, 24), "fc2.weight")
-    found = distance(layer, layer.change(tensors), len(batch), rng())
+    found = distance_from_span(layer, layer.change(tensors), len(batch), rng())
     inside, outside = found.logs[0, :24], found.logs[0, 24:]
     assert float(inside.median()) < float(outside.min())
     assert float(inside.median()) < -8.0  # within rounding
@@ -63,8 +63,8 @@ def test_a_rehearsal_is_what_a_client_with_these_samples_would_send(digits: Exam
     layers = sample_layers(model, own, len(chosen))
     assert [layer.weight for layer in layers] == ["fc1.weight", "fc2.weight"]  # the head has room for none
     for layer in layers:
-        sent = distance(layer, layer.change(tensors), len(chosen), rng())
-        rehearsed = rehearsed_distance(layer, chosen, sent.noise)
+        sent = distance_from_span(layer, layer.change(tensors), len(chosen), rng())
+        rehearsed = rehearsed_distance_from_span(layer, chosen, sent.noise)
         off = (sent.logs - rehearsed)[:, others].abs()
         assert float(off.median()) < 0.02
         assert float(off.mean()) < 0.1
@@ -91,9 +91,9 @@ def test_convolutions_and_layers_used_twice_have_no_such_span(digits: Examples) 
     assert [(layer.weight, tuple(layer.inputs.shape)) for layer in layers] == [("2.weight", (300, 145))]
 
 
-def test_a_layer_that_nothing_reaches_is_survived() -> None:
+def test_a_layer_with_zero_inputs_and_signals_gives_finite_distances() -> None:
     layer = LayerSamples.of("w", None, torch.zeros(20, 30).double(), torch.zeros(20, 30).double())
-    assert bool(rehearsed_distance(layer, torch.arange(5), 1e-6).isfinite().all())
+    assert bool(rehearsed_distance_from_span(layer, torch.arange(5), 1e-6).isfinite().all())
 
 
 @pytest.mark.parametrize("seed", range(20))

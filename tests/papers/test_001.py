@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from fedspill.leaks.inputs.cafe import vouched
-from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.leaks.inputs.cafe import certified_parts
+from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
 from fedspill.registry import paper_tables
 from fedspill.reproduce import Run, published, tables
 
@@ -36,14 +36,16 @@ def test_tables_name_their_cells_before_any_is_run(code: ModuleType, tmp_path: P
 def test_real_digits_come_back_from_chosen_rounds(code: ModuleType, data_dir: Path) -> None:
     run = Run("full", data_dir, "cpu", seed=7)
     dataset, _ = code.federation.load("mnist", run)
-    setup = code.federation.Setup("mnist", samples=12, batch=4, rounds=9, effort=Effort(decoder=300, again=(3e-2,)))
+    setup = code.federation.Setup(
+        "mnist", samples=12, batch=4, rounds=9, effort=InversionEffort(decoder=300, retry_blurs=(3e-2,))
+    )
     result = code.outcome.attacked(dataset, setup, run)
-    certified = vouched(result.found).all(1)
+    certified = certified_parts(result.found).all(1)
     assert float(result.tiles[certified].mean()) > 70
     assert result.labels > 0.9
     assert result.chance < 30
     poor = result.tiles < 30
-    assert bool((~vouched(result.found))[poor].all()), "what is not recovered is flagged"
+    assert bool((~certified_parts(result.found))[poor].all()), "what is not recovered is flagged"
 
 
 def test_data_that_are_not_there_are_named(code: ModuleType, tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from fedspill.reproduce import published
 @pytest.fixture
 def utility(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(papers_folder() / "003"))
-    for name in ("utility", "run_full"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "utility", raising=False)
     import utility as module  # type: ignore[import-not-found]
 
     return module  # type: ignore[no-any-return]

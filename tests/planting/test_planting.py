@@ -1,17 +1,16 @@
-"""The malicious server: what it plants, what it reads in sums alone, and that the plants are what they claim to be."""
+"""The malicious server: what it plants, what it reads in sums alone, and that planted neurons do what they are for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from spine import blobs, network
+from audit_kit import controls_of
+from spine import network
 from torch import Tensor, nn
 
-from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
 from fedspill.audit.planted_run import run_planted
 from fedspill.data.made_up_people import MadeUpPeople
@@ -20,20 +19,19 @@ from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.deployment.targets import draw_targets
 from fedspill.errors import NotApplicable, UsageError
-from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import load, state_of
 from fedspill.leaks.attributes.leak import ATTRIBUTES
-from fedspill.planting.closed_form import Shape, neurons, plant_neurons
-from fedspill.planting.dense_network import Dense, read_dense, signals
+from fedspill.planting.closed_form import NeuronDesign, neurons_of_target, plant_neurons
+from fedspill.planting.dense_network import DenseNetwork, read_dense_network, unit_gradients
 from fedspill.planting.imputation import impute
 from fedspill.planting.read_sums import contrast
 from fedspill.planting.targets import Targets
 from fedspill.planting.trained_neurons import AaiRecipe, AmiRecipe, align, train_aai, train_ami
-from fedspill.registry import make, options_of, paper_tables
+from fedspill.registry import make, options_of
 from fedspill.roc_area import area_interval, restricted_area
 from fedspill.seeds import generator
 from fedspill.threat import MALICIOUS_SERVER
-from fedspill.training import LocalTraining, Tensors, gradient
+from fedspill.training import Tensors, gradient
 
 PEOPLE = MadeUpPeople(people=600).load()
 SECRET = PEOPLE.columns.index("secret")
@@ -41,17 +39,11 @@ KINDS = {"relu": {}, "elu": {"activation": "elu"}, "elu -2": {"activation": "elu
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def paper_004(part: str) -> ModuleType:
-    """What only paper 004's tables need stands beside them."""
-    found: ModuleType = paper_tables("004").measuring(part)
-    return found
-
-
 def person_net(
     kind: str, widths: tuple[int, ...] = (48, 16), logits: int | None = 1
-) -> tuple[nn.Module, Dense, Tensors]:
+) -> tuple[nn.Module, DenseNetwork, Tensors]:
     model = network(classes=2, features=14, widths=list(widths), logits=logits, **KINDS[kind])
-    return model, read_dense(model), {name: tensor.clone() for name, tensor in state_of(model).items()}
+    return model, read_dense_network(model), {name: tensor.clone() for name, tensor in state_of(model).items()}
 
 
 def wanted(records: Examples) -> Targets:
@@ -71,11 +63,11 @@ def test_the_planted_pair_fires_for_its_target_alone_and_for_its_value(kind: str
     people = PEOPLE.train
     targets = wanted(people.take(torch.arange(12)))
     for index in range(12):
-        planted = plant_neurons(dense, state, targets, [index], shadow(), Shape(), generator(0, "p", index))
-        s = dense.pre_activations(planted, people.x, 1)[:, neurons(16, 2, 0, 1)]
+        planted = plant_neurons(dense, state, targets, [index], shadow(), NeuronDesign(), generator(0, "p", index))
+        s = dense.pre_activations(planted, people.x, 1)[:, neurons_of_target(16, 2, 0, 1)]
         fires = (s > 0).nonzero().tolist()
         assert fires == [[index, int(people.x[index, SECRET])]]
-        g = signals(dense, planted, people.x, people.y)[:, -2:].mean(0)
+        g = unit_gradients(dense, planted, people.x, people.y)[:, -2:].mean(0)
         assert int(g.argmax()) == int(people.x[index, SECRET]), "the neuron of the true value moves, upwards"
 
 
@@ -83,18 +75,18 @@ def test_the_planted_pair_fires_for_its_target_alone_and_for_its_value(kind: str
 def test_the_analytic_signal_is_the_gradient_of_the_bias(kind: str) -> None:
     model, dense, state = person_net(kind)
     people = PEOPLE.train.take(torch.arange(50))
-    planted = plant_neurons(dense, state, wanted(people), [3], shadow(), Shape(output=1.0), generator(0, "p"))
+    planted = plant_neurons(dense, state, wanted(people), [3], shadow(), NeuronDesign(output=1.0), generator(0, "p"))
     load(model, planted)
-    found = signals(dense, planted, people.x, people.y).mean(0)
+    found = unit_gradients(dense, planted, people.x, people.y).mean(0)
     assert torch.allclose(found, gradient(model, people)[dense.bias(1)], atol=1e-6)
 
 
-def test_predictions_stay_as_they_were_where_columns_are_zeroed() -> None:
+def test_predictions_stay_nearly_as_they_were_where_columns_are_zeroed_and_not_where_they_are_kept() -> None:
     _, dense, state = person_net("relu")
     before = dense.pre_activations(state, PEOPLE.test.x, 2)
-    planted = plant_neurons(dense, state, wanted(PEOPLE.train), [0], shadow(), Shape(), generator(0, "p"))
+    planted = plant_neurons(dense, state, wanted(PEOPLE.train), [0], shadow(), NeuronDesign(), generator(0, "p"))
     after = dense.pre_activations(planted, PEOPLE.test.x, 2)
-    kept = replace(Shape(), columns="kept")
+    kept = replace(NeuronDesign(), columns="kept")
     wild = plant_neurons(dense, state, wanted(PEOPLE.train), [0], shadow(), kept, generator(0, "p"))
     assert float((after - before).abs().max()) < 1
     assert float((dense.pre_activations(wild, PEOPLE.test.x, 2) - before).abs().max()) > 1
@@ -103,27 +95,14 @@ def test_predictions_stay_as_they_were_where_columns_are_zeroed() -> None:
 def test_several_targets_at_once_have_neurons_of_their_own() -> None:
     _, dense, state = person_net("elu -2", widths=(64, 32))
     targets = wanted(PEOPLE.train.take(torch.arange(6)))
-    shape = Shape(directions=4)
+    shape = NeuronDesign(directions=4)
     planted = plant_neurons(dense, state, targets, range(6), shadow(), shape, generator(0, "p"))
     s = dense.pre_activations(planted, PEOPLE.train.x[:6], 1)
     for place in range(6):
-        mine = s[:, neurons(32, 2, place, 6)]
+        mine = s[:, neurons_of_target(32, 2, place, 6)]
         assert (mine > 0).nonzero().tolist() == [[place, int(PEOPLE.train.x[place, SECRET])]]
     with pytest.raises(NotApplicable, match="first-layer units"):
-        plant_neurons(dense, state, targets, range(6), shadow(), Shape(directions=8), generator(0, "p"))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_many_rounds_at_once_are_the_rounds_of_a_federation(optimizer: Any) -> None:
-    model, dense, state = person_net("elu -2")
-    clients = [PEOPLE.train.take(part) for part in torch.arange(100).split([13, 40, 47])]
-    training = LocalTraining(optimizer=optimizer, lr=0.01, batch_size=10, epochs=2)
-    federation = Horizontal(model, clients, Settings(rounds=1, training=training), seed=5, classes=2)
-    federation.run()
-    stacked = {name: torch.stack([tensor, tensor]) for name, tensor in state.items()}
-    found = paper_004("many_rounds").aggregates(dense, stacked, clients, training, 5, 0)
-    for name, tensor in state_of(federation.model).items():
-        assert torch.allclose(state[name] + found[name][1], tensor, atol=1e-6)
+        plant_neurons(dense, state, targets, range(6), shadow(), NeuronDesign(directions=8), generator(0, "p"))
 
 
 def test_the_published_training_reaches_its_goals() -> None:
@@ -147,7 +126,7 @@ def test_the_published_training_reaches_its_goals() -> None:
     assert (s > 0).tolist() == [[True, False], [False, True]]
 
 
-def test_the_contrast_does_not_depend_on_the_client_and_counts_likenesses() -> None:
+def test_the_contrast_does_not_depend_on_the_client_and_counts_equal_records() -> None:
     """The same records weigh more at a large client; targets are compared with one another all the same."""
     small, large = torch.tensor([[0.0, 1.0]]), torch.tensor([[500.0, 0.0]])
     assert contrast(torch.cat([small, large])).tolist() == pytest.approx([1, -1], abs=1e-3)
@@ -156,21 +135,8 @@ def test_the_contrast_does_not_depend_on_the_client_and_counts_likenesses() -> N
     assert contrast(torch.zeros(3, 2)).tolist() == [0, 0, 0]
     values, sizes = torch.arange(40) % 2, 10 ** torch.linspace(0, 3, 40)
     signal = torch.stack([sizes * (1 - values), sizes * values], 1)
-    signal[3] = 500 * torch.tensor([0.6, 0.4])  # one with more likenesses of the other value, at a large client
+    signal[3] = 500 * torch.tensor([0.6, 0.4])  # more records of the other value equal this target, at a large client
     assert restricted_area(values > 0, contrast(signal)) > restricted_area(values > 0, signal[:, 1] - signal[:, 0])
-
-
-def test_a_frozen_row_is_left_bit_for_bit_and_works() -> None:
-    _, dense, state = person_net("elu -2", widths=(96, 8))
-    targets = wanted(PEOPLE.train.take(torch.arange(4)))
-    planted = paper_004("adaptive_plants").plant_frozen_row(
-        dense, state, targets, 0, Shape(), 2000.0, generator(0, "p")
-    )
-    assert torch.equal(planted[dense.weight(1)][-1], state[dense.weight(1)][-1])
-    with pytest.raises(NotApplicable):
-        paper_004("adaptive_plants").plant_frozen_row(
-            person_net("relu")[1], state, targets, 0, Shape(), 2000.0, generator(0, "p")
-        )
 
 
 def test_imputation_learns_what_the_known_columns_tell_and_no_more() -> None:
@@ -205,7 +171,7 @@ def test_the_restricted_area_is_that_of_scikit_learn_and_its_interval_is_no_poin
 PLAN: dict[str, Any] = {**ATTRIBUTES.control, "targets": {"attribute": "secret", "members": 12, "others": 4}, "seed": 3}
 
 
-def test_a_siege_sends_what_it_plants_and_sees_sums_only() -> None:
+def test_a_planted_run_sends_what_it_plants_repeats_and_sees_sums_only() -> None:
     deployment = Deployment.of(check_plan(PLAN, "test"))
     attack = make("attacks", "planted")
     trace, knowledge = run_planted(attack, MALICIOUS_SERVER, deployment)
@@ -235,24 +201,20 @@ def test_targets_mask_the_whole_attribute_and_are_balanced() -> None:
 
 
 @pytest.mark.parametrize("name", ["planted", "planted-membership"])
-def test_its_controls_pass(name: str) -> None:
-    outcome = run_control(Pair(name, "malicious-server", options_of(make("attacks", name))))
-    assert outcome.positive.passed, outcome.positive.why
-    assert outcome.negative.passed, outcome.negative.why
+def test_the_controls_of_closed_form_attacks_pass(name: str) -> None:
+    outcome = controls_of(Pair(name, "malicious-server", options_of(make("attacks", name))))
+    assert outcome.failure() == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # they train for minutes
 @pytest.mark.parametrize("name", ["aai", "mia2aia", "ami"])
 def test_the_controls_of_trained_attacks_pass(name: str) -> None:
-    outcome = run_control(Pair(name, "malicious-server", options_of(make("attacks", name))))
-    assert outcome.status == "ok"
-    assert outcome.positive.passed, outcome.positive.why
-    assert outcome.negative.passed, outcome.negative.why
+    outcome = controls_of(Pair(name, "malicious-server", options_of(make("attacks", name))))
+    assert outcome.failure() == ""
 
 
-def test_networks_out_of_reach_are_told_so() -> None:
+def test_networks_that_are_no_chain_of_dense_layers_are_refused() -> None:
     for model in (network(widths=[8], activation="tanh"), nn.Sequential(nn.Linear(3, 2)), nn.Conv2d(1, 1, 1)):
-        with pytest.raises(NotApplicable):
-            read_dense(model)
-    assert blobs(2, 0).x.shape == (2, 6)
+        with pytest.raises(NotApplicable, match="A neuron can be planted in"):
+            read_dense_network(model)

@@ -17,7 +17,7 @@ from fedspill.defenses.fake_gradients import FakeGradients
 from fedspill.defenses.quantization import Quantization
 from fedspill.federation.local import accuracy
 from fedspill.federation.vertical import Vertical, VerticalSettings
-from fedspill.leaks.inputs.vertical.invert_features import Effort
+from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
 from fedspill.models.cafe_towers import CafeTowers
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import seed_of
@@ -56,7 +56,12 @@ FAKES: dict[str, tuple[Defense, ...]] = {
 def federation_of(defenses: tuple[Defense, ...], rounds: str) -> Setup:
     """200 samples of Fashion-MNIST in 30 chosen rounds, or in twice as many random ones as samples."""
     setup = Setup(
-        "fashion-mnist", samples=200, batch=20, rounds=30, defenses=defenses, effort=Effort(again=(), plain=40)
+        "fashion-mnist",
+        samples=200,
+        batch=20,
+        rounds=30,
+        defenses=defenses,
+        effort=InversionEffort(retry_blurs=(), plain=40),
     )
     return setup if rounds == "chosen" else replace(setup, batches="random", rounds=400, whole=400)
 

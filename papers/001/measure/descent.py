@@ -16,8 +16,8 @@ from fedspill.federation.batches import plan_batches
 from fedspill.federation.local import accuracy
 from fedspill.intervals import mean_interval
 from fedspill.leaks.inputs.tile_metrics import tile_psnr
-from fedspill.leaks.inputs.vertical.cuda_graphs import recorded
-from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants, Published
+from fedspill.leaks.inputs.vertical.cuda_graphs import record_graph
+from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, PublishedConstants, PublishedDescent
 from fedspill.metric import Score
 from fedspill.reproduce import By, Row, Run
 from fedspill.seeds import generator
@@ -37,7 +37,7 @@ class Planned(Cell):
 
     by: ClassVar[By] = "paper"
 
-    constants: Constants = field(default_factory=Constants)
+    constants: PublishedConstants = field(default_factory=PublishedConstants)
     stages: tuple[tuple[int, tuple[int, ...]], ...] = ((8000, STEPS),)  # rounds, and the steps done in each
     training: float = 0.0  # learning rate of Adam, 0: the model stands still
 
@@ -70,7 +70,7 @@ class Descent:
         device = run.device
         self.net, self._own = build().to(device), self.examples.to(device)
         rng = generator(run.seed, "descent")
-        self.state = Published(self.net, len(self.examples), len(dataset.classes), rng, planned.constants)
+        self.state = PublishedDescent(self.net, len(self.examples), len(dataset.classes), rng, planned.constants)
         drawn = plan_batches("random", len(self.examples), setup.batch, planned.total, rng)
         self._plan = torch.stack(drawn).to(device)
         self._optimizer = torch.optim.Adam(
@@ -139,7 +139,7 @@ def _recorded(work: Callable[[], None], device: str, kept: Sequence[Tensor]) -> 
     if not device.startswith("cuda"):
         return work
     before = [tensor.clone() for tensor in kept]
-    play = recorded(work)
+    play = record_graph(work)
     for tensor, value in zip(kept, before, strict=True):
         tensor.copy_(value)
     return play

@@ -18,8 +18,8 @@ from fedspill.defense import Defense
 from fedspill.errors import DataMissing
 from fedspill.federation.batches import Batching
 from fedspill.federation.vertical import Vertical, VerticalSettings
-from fedspill.leaks.inputs.vertical.invert_features import Effort
-from fedspill.leaks.inputs.vertical.server_observations import Observed, observe
+from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
+from fedspill.leaks.inputs.vertical.server_observations import ServerObservations, observe
 from fedspill.messages import Message
 from fedspill.models.cafe_towers import CafeTowers
 from fedspill.models.vertical import VerticalNet, vertical_net
@@ -55,7 +55,7 @@ class Setup:
     training: LocalTraining | None = None  # None: the model stands still
     defenses: tuple[Defense, ...] = ()
     knows_fakes: int = 0  # iterations spent on undoing fake gradients
-    effort: Effort = field(default_factory=Effort)
+    effort: InversionEffort = field(default_factory=InversionEffort)
 
     def at(self, scale: str) -> Setup:
         """A small version for a first look: an eighth of the samples in batches of half the size."""
@@ -63,7 +63,9 @@ class Setup:
             return self
         samples, batch = min(self.samples, 100), max(5, min(self.batch // 2, 25))
         rounds = 3 * -(-samples // batch) if self.rounds < self.samples else samples + 20
-        return replace(self, samples=samples, batch=batch, rounds=rounds, effort=replace(self.effort, again=(3e-2,)))
+        return replace(
+            self, samples=samples, batch=batch, rounds=rounds, effort=replace(self.effort, retry_blurs=(3e-2,))
+        )
 
 
 def load(name: str, run: Run) -> tuple[Dataset | None, str]:
@@ -107,7 +109,7 @@ class Thin(Recorder):
     def finish(self) -> None: ...
 
 
-def observed(dataset: Dataset, setup: Setup, run: Run) -> tuple[Observed, Examples]:
+def observed(dataset: Dataset, setup: Setup, run: Run) -> tuple[ServerObservations, Examples]:
     """What the server has after all rounds of the federation, and the samples behind it."""
     examples, build = stock(dataset, setup, run)
     trace = MemoryTrace({"classes": len(dataset.classes)})

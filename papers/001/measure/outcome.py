@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedspill.dataset import Dataset, Examples
 from fedspill.intervals import mean_interval
-from fedspill.leaks.inputs.cafe import Recovered, recover, recover_faked, recover_moving, vouched
+from fedspill.leaks.inputs.cafe import RecoveredSamples, certified_parts, recover, recover_faked, recover_moving
 from fedspill.leaks.inputs.tile_metrics import tile_psnr
 from fedspill.metric import Score
 from fedspill.reproduce import Run
@@ -26,7 +26,7 @@ class Outcome:
     tiles: Tensor
     images: Tensor
     labels: float
-    found: Recovered
+    found: RecoveredSamples
     rounds: int
     seconds: float
     chance: float
@@ -40,7 +40,7 @@ class Outcome:
     def note(self) -> str:
         """The rest of what must be known, in one line."""
         poor = self.tiles < 30
-        unsure = ~vouched(self.found).cpu()
+        unsure = ~certified_parts(self.found).cpu()
         flagged = int((poor & unsure).sum())
         return (
             f"{self.rounds} rounds; whole images: median {float(self.images.median()):.1f}, worst "
@@ -68,7 +68,7 @@ def attacked(dataset: Dataset, setup: Setup, run: Run) -> Outcome:
     return outcome(found, examples, setup, seconds)
 
 
-def outcome(found: Recovered, examples: Examples, setup: Setup, seconds: float = 0.0) -> Outcome:
+def outcome(found: RecoveredSamples, examples: Examples, setup: Setup, seconds: float = 0.0) -> Outcome:
     x = found.x.cpu()
     errors = (x.double().clamp(0, 1) - examples.x.double()).square().flatten(1).mean(1)
     images = -10 * torch.log10(errors.clamp_min(1e-12))

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.defenses.guard_gate import GradientGate
+from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.federation.local import train
 from fedspill.models.mlp import Mlp
-from fedspill.planting.closed_form import Shape, neurons, plant_neurons
+from fedspill.planting.closed_form import NeuronDesign, neurons_of_target, plant_neurons
 from fedspill.seeds import generator
 from fedspill.training import Tensors
 
@@ -53,7 +53,7 @@ def adapt(case: Case, folder: Path) -> dict[str, Any]:
     honest, ours = rep.history[after], watchman(rep.history[:after])
     rows = rows_of(rep, "closed")
     single, spread = plants(rep, "closed", after), [_spread(rep, honest, i) for i in range(len(rep.targets))]
-    wide = neurons(len(honest[rep.dense.bias(1)]), 2 * COPIES, 0, 1)
+    wide = neurons_of_target(len(honest[rep.dense.bias(1)]), 2 * COPIES, 0, 1)
     line: dict[str, Any] = {**case.cells(), "values": rep.values.tolist(), "area": model_area(rep, honest)}
     line["small"] = {}
     for share in SHARES:
@@ -91,7 +91,7 @@ def slow(case: Case, folder: Path) -> dict[str, Any]:
     return {**line, "seconds": time.time() - began}
 
 
-def weak(rep: Repetition, ours: Watchman, after: int, shape: Shape) -> dict[str, Any]:
+def weak(rep: Repetition, ours: Watchman, after: int, shape: NeuronDesign) -> dict[str, Any]:
     """Alarms at plants of that shape, and what is read from them."""
     states = plants(rep, "closed", after, shape)
     return {**_read(rep, states, rows_of(rep, "closed")), "alarms": [_alarm(ours, after, state) for state in states]}
@@ -140,8 +140,8 @@ def _read(rep: Repetition, states: Sequence[Tensors], rows: Tensor) -> dict[str,
 def _gated(rep: Repetition, states: Sequence[Tensors], which: Sequence[int], rows: Tensor) -> list[float]:
     """What the update of the target's client alone tells where it gates gradients."""
     gated, found = GradientGate().local(replace(SGD, batch_size=100)), []
-    widths, bend = tuple(len(states[0][rep.dense.bias(i)]) for i in range(rep.dense.hidden)), rep.dense.bend
-    spec = Mlp(widths=widths, activation="elu" if bend.elu else "relu", alpha=bend.alpha, logits=1)
+    widths, activation = tuple(len(states[0][rep.dense.bias(i)]) for i in range(rep.dense.hidden)), rep.dense.activation
+    spec = Mlp(widths=widths, activation="elu" if activation.elu else "relu", alpha=activation.alpha, logits=1)
     model = spec.build(tuple(rep.records.shape[1:]), 2, seed=0)
     for state, index in zip(states, which, strict=True):
         record = rep.records[index].cpu()

@@ -5,22 +5,28 @@ from __future__ import annotations
 import torch
 
 from fedspill.errors import NotApplicable
-from fedspill.planting.closed_form import Shape
-from fedspill.planting.dense_network import Dense
+from fedspill.planting.closed_form import NeuronDesign
+from fedspill.planting.dense_network import DenseNetwork
 from fedspill.planting.targets import Targets
 from fedspill.training import Tensors
 
 
 @torch.no_grad()
 def plant_frozen_row(
-    dense: Dense, state: Tensors, targets: Targets, index: int, shape: Shape, reach: float, rng: torch.Generator
+    dense: DenseNetwork,
+    state: Tensors,
+    targets: Targets,
+    index: int,
+    shape: NeuronDesign,
+    reach: float,
+    rng: torch.Generator,
 ) -> Tensors:
     """The neuron's own weights stay bit for bit as they were; the whole first layer is rewritten around them.
 
     Units that the neuron reads with a negative weight measure the distance, the one with the largest positive weight
     reads the attribute, all others are silenced. For ELU with a negative alpha.
     """
-    if not dense.bend.is_bump or dense.hidden < 2:
+    if not dense.activation.rises_both_ways or dense.hidden < 2:
         raise NotApplicable("A frozen row needs two hidden layers of ELU with a negative alpha.")
     planted = {name: tensor.clone() for name, tensor in state.items()}
     x, known, column = targets.x.flatten(1)[index], targets.known(), targets.secret_column()

@@ -15,7 +15,7 @@ from fedspill.defenses.guard import Guard
 from fedspill.federation.local import state_of
 from fedspill.models.mlp import Mlp
 from fedspill.partitions.shares import share_out
-from fedspill.planting.dense_network import Dense, read_dense
+from fedspill.planting.dense_network import DenseNetwork, read_dense_network
 from fedspill.seeds import generator, seed_of
 from fedspill.training import Tensors
 
@@ -89,17 +89,17 @@ def _running(alarms: Sequence[tuple[int, int]], index: int) -> int:
 
 def _federation(
     case: Case, clients: Sequence[Examples], rounds: int, share: float, event: Event
-) -> tuple[Dense, Iterator[tuple[int, Tensors, list[int]]]]:
+) -> tuple[DenseNetwork, Iterator[tuple[int, Tensors, list[int]]]]:
     """The network, and the models with their round and the clients that get them."""
     spec = Mlp(widths=case.setting.widths, activation="elu" if case.elu else "relu", alpha=-2.0, logits=1)
     model = spec.build(tuple(clients[0].x.shape[1:]), 2, seed=seed_of(case.seed, "model"))
-    dense = read_dense(model)
+    dense = read_dense_network(model)
     start = {name: tensor.to(case.device, copy=True) for name, tensor in state_of(model).items()}
     return dense, _rounds(dense, start, case.seed, clients, rounds, share, event)
 
 
 def _rounds(
-    dense: Dense, state: Tensors, seed: int, clients: Sequence[Examples], rounds: int, share: float, event: Event
+    dense: DenseNetwork, state: Tensors, seed: int, clients: Sequence[Examples], rounds: int, share: float, event: Event
 ) -> Iterator[tuple[int, Tensors, list[int]]]:
     rng, training = generator(seed, "participants"), ADAM
     half = len(clients) // 2

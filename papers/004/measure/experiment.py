@@ -14,8 +14,8 @@ from fedspill.federation.local import state_of
 from fedspill.models.mlp import Mlp
 from fedspill.partition import Partition
 from fedspill.partitions.shares import share_out
-from fedspill.planting.closed_form import Shape, neurons, plant_neurons
-from fedspill.planting.dense_network import Dense, read_dense, signals
+from fedspill.planting.closed_form import NeuronDesign, neurons_of_target, plant_neurons
+from fedspill.planting.dense_network import DenseNetwork, read_dense_network, unit_gradients
 from fedspill.planting.read_sums import contrast
 from fedspill.planting.targets import Targets
 from fedspill.planting.trained_neurons import AMI, AaiRecipe, AmiRecipe, align, train_aai, train_ami
@@ -31,8 +31,8 @@ FAINT = 1e-6  # a slope that no longer matters beside the target's
 ADAM = LocalTraining(optimizer="adam", lr=1e-3, batch_size=100, epochs=5)  # the authors' clients
 SGD = LocalTraining(optimizer="sgd", lr=0.05, batch_size=100, epochs=1)
 # The same neuron, as the optimizers of the clients ask for it.
-FOR_SGD = Shape(reach=50.0, output=1.0)
-FOR_ADAM = Shape(reach=1e4, output=1.0)
+FOR_SGD = NeuronDesign(reach=50.0, output=1.0)
+FOR_ADAM = NeuronDesign(reach=1e4, output=1.0)
 # Variants of the closed form: other neurons' columns zeroed or kept, one neuron for both values, membership alone.
 CLOSED: Mapping[str, Mapping[str, Any]] = {
     "closed": {},
@@ -62,7 +62,7 @@ class Repetition:
     clients: tuple[Examples, ...]
     pool: Examples  # all that the clients hold
     shadow: Tensor
-    dense: Dense
+    dense: DenseNetwork
     history: list[Tensors]
     targets: Targets
     records: Tensor  # the targets' whole records, which only a membership attack is told
@@ -105,7 +105,7 @@ def repeat(
     )
     spec = Mlp(widths=setting.widths, activation="elu" if elu else "relu", alpha=-2.0, logits=1)
     model = spec.build(dataset.shape, 2, seed=seed_of(seed, "model"))
-    dense = read_dense(model)
+    dense = read_dense_network(model)
     history = [{name: tensor.to(device, copy=True) for name, tensor in state_of(model).items()}]
     for number in range(rounds):
         history.append(next_round(dense, history[-1], shares.clients, ADAM, seed, number))
@@ -138,7 +138,7 @@ def repeat(
 
 
 def next_round(
-    dense: Dense, state: Tensors, clients: Sequence[Examples], training: LocalTraining, seed: int, number: int
+    dense: DenseNetwork, state: Tensors, clients: Sequence[Examples], training: LocalTraining, seed: int, number: int
 ) -> Tensors:
     """The model after one honest round."""
     step = aggregates(dense, {name: tensor[None] for name, tensor in state.items()}, clients, training, seed, number)
@@ -164,7 +164,7 @@ PUBLISHED = Recipes(AaiRecipe(), AmiRecipe(), replace(AMI, epochs=4000, lr=5e-4)
 
 
 def plants(
-    rep: Repetition, kind: str, after: int, shape: Shape = FOR_SGD, recipes: Recipes = PUBLISHED
+    rep: Repetition, kind: str, after: int, shape: NeuronDesign = FOR_SGD, recipes: Recipes = PUBLISHED
 ) -> list[Tensors]:
     """A planted model for every target, from the benign model after `after` rounds."""
     dense, state, targets = rep.dense, rep.history[after], rep.targets
@@ -192,7 +192,7 @@ def plants(
 def rows_of(rep: Repetition, kind: str) -> Tensor:
     """The neurons that a kind of attack reads."""
     one = kind in ("sign code", "frozen row", "aai", "ami", "membership")
-    return neurons(len(rep.history[0][rep.dense.bias(1)]), 1 if one else 2, 0, 1)
+    return neurons_of_target(len(rep.history[0][rep.dense.bias(1)]), 1 if one else 2, 0, 1)
 
 
 def score_of(rep: Repetition, kind: str, signal: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ def score_of(rep: Repetition, kind: str, signal: Tensor) -> Tensor:
 def pooled(rep: Repetition, planted: Sequence[Tensors], rows: Tensor) -> Tensor:
     """(targets, rows) the paper's practical setting: one mean gradient over all that the clients hold."""
     return torch.stack(
-        [signals(rep.dense, state, rep.pool.x, rep.pool.y)[:, rows].double().mean(0) for state in planted]
+        [unit_gradients(rep.dense, state, rep.pool.x, rep.pool.y)[:, rows].double().mean(0) for state in planted]
     ).cpu()
 
 
@@ -234,7 +234,7 @@ def activations(rep: Repetition, planted: Tensors, index: int, kind: str, rows: 
     apart = ((rep.pool.x - rep.targets.x[index]) * rep.targets.known()).abs().sum(1)
     same = (apart < 1e-4) & (rep.pool.x[:, column] == rep.values[index].to(s))
     others = s[~same]
-    fires = others > (UNDERFLOW if dense.bend.elu else 0)
+    fires = others > (UNDERFLOW if dense.activation.elu else 0)
     if len(rows) == 2:  # one neuron per value: right if its own fires and the other does not
         on = at_target[int(rep.values[index])] > 0
         right = bool(on[int(rep.values[index])]) and not bool(on[1 - int(rep.values[index])])
@@ -247,5 +247,5 @@ def activations(rep: Repetition, planted: Tensors, index: int, kind: str, rows: 
         "tpr": float(right),
         "tpr_imputed": float(imputed),
         "fpr": float(fires.double().mean()),
-        "false_positives": float((dense.bend.slope(others).abs() > FAINT).any(1).sum()),
+        "false_positives": float((dense.activation.slope(others).abs() > FAINT).any(1).sum()),
     }

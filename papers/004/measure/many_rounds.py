@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples
 from fedspill.errors import UsageError
 from fedspill.federation.trainers import training_rng
-from fedspill.planting.dense_network import Dense
+from fedspill.planting.dense_network import DenseNetwork
 from fedspill.training import LocalTraining, Tensors
 
 
 @torch.no_grad()
 def aggregates(
-    dense: Dense, states: Tensors, clients: Sequence[Examples], training: LocalTraining, seed: int, number: int
+    dense: DenseNetwork, states: Tensors, clients: Sequence[Examples], training: LocalTraining, seed: int, number: int
 ) -> Tensors:
     """(models, ...) the mean update of the clients, weighted by their examples, from each of the stacked states."""
     plain = training.algorithm == "fedavg" and not training.weight_decay and not training.momentum
@@ -72,13 +72,13 @@ def _batches(steps: Sequence[Sequence[Tensor]], sizes: Sequence[int]) -> tuple[T
     return rows, weights, (weights.sum(2) > 0).sum(1)
 
 
-def _gradients(dense: Dense, state: Tensors, x: Tensor, y: Tensor, weight: Tensor) -> Tensors:
+def _gradients(dense: DenseNetwork, state: Tensors, x: Tensor, y: Tensor, weight: Tensor) -> Tensors:
     """The gradient of each model's (r) and client's (c) loss; state (r, c, ...), x (c, b, columns), weight (c, b)."""
     inputs, slopes, h = [x], [], x
     for layer in range(dense.hidden):
         z = torch.matmul(h, state[dense.weight(layer)].mT) + state[dense.bias(layer)][:, :, None]
-        h = dense.bend(z)
-        slopes.append(dense.bend.slope(z))
+        h = dense.activation(z)
+        slopes.append(dense.activation.slope(z))
         inputs.append(h)
     logits = torch.matmul(h, state[dense.weight(dense.hidden)].mT) + state[dense.bias(dense.hidden)][:, :, None]
     if logits.shape[-1] == 1:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedspill.defenses.wadm import divergences
-from fedspill.planting.closed_form import neurons, plant_neurons
-from fedspill.planting.dense_network import signals
+from fedspill.planting.closed_form import neurons_of_target, plant_neurons
+from fedspill.planting.dense_network import unit_gradients
 from fedspill.planting.imputation import impute
 from fedspill.planting.trained_neurons import train_aai, train_ami
 from fedspill.seeds import generator
@@ -103,10 +103,10 @@ def several(case: Case, folder: Path, kinds: Sequence[str], recipes: Recipes = P
             chosen = order[:many]
             made = _together(rep, kind, rep.history[after], chosen, recipes)
             theory, scores, in_round = [], [], []
-            reading = signals(dense, made, rep.pool.x, rep.pool.y).double().mean(0).cpu()
+            reading = unit_gradients(dense, made, rep.pool.x, rep.pool.y).double().mean(0).cpu()
             moved = through_a_round(rep, [made], torch.arange(len(reading)), SGD)[0]
             for place, index in enumerate(chosen):
-                rows = neurons(len(reading), each, place, many)
+                rows = neurons_of_target(len(reading), each, place, many)
                 theory.append(activations(rep, made, index, kind, rows))
                 scores.append(float(score_of(rep, kind, reading[rows][None])))
                 in_round.append(float(score_of(rep, kind, moved[rows][None])))

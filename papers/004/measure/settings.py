@@ -11,7 +11,7 @@ import torch
 from fedspill.data.adult_users import AdultUsers
 from fedspill.data.cop_mode_standin import CopModeStandin
 from fedspill.dataset import Dataset, Examples
-from fedspill.defenses.watch.trial import roc_area
+from fedspill.defenses.model_checks.own_data_trial import roc_area
 from fedspill.partitions.by_user import ByUser
 from fedspill.partitions.iid import IID
 from fedspill.training import Tensors

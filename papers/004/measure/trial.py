@@ -9,9 +9,9 @@ import torch
 
 from fedspill.dataset import Examples
 from fedspill.defenses.badacc import rose
+from fedspill.defenses.model_checks.own_data_trial import errors_of, roc_area
 from fedspill.defenses.wadm import divergences
-from fedspill.defenses.watch.trial import errors_of, roc_area
-from fedspill.planting.dense_network import Dense
+from fedspill.planting.dense_network import DenseNetwork
 from fedspill.training import Tensors
 
 from .settings import on_cpu
@@ -20,7 +20,7 @@ WADM = 0.1556  # the authors' threshold
 BADAUC = 0.02
 
 
-def wadm_says(dense: Dense, before: Tensors, state: Tensors) -> tuple[bool, bool]:
+def wadm_says(dense: DenseNetwork, before: Tensors, state: Tensors) -> tuple[bool, bool]:
     """Whether any neuron of the second layer passes the threshold, in the authors' units and in corrected ones."""
     old, new = before[dense.weight(1)].cpu(), state[dense.weight(1)].cpu()
     moved = (old != new).any(1)
@@ -34,7 +34,7 @@ def wadm_says(dense: Dense, before: Tensors, state: Tensors) -> tuple[bool, bool
 class Trial:
     """BADAcc and BADAUC at every client, from one look at all records."""
 
-    def __init__(self, dense: Dense, clients: Sequence[Examples], elu: bool) -> None:
+    def __init__(self, dense: DenseNetwork, clients: Sequence[Examples], elu: bool) -> None:
         self.dense, self.threshold = dense, 0.2 if elu else 0.5  # of probabilities, the authors'
         self.pool = Examples.join([Examples(own.x, own.y) for own in clients])
         self.sizes = [len(own) for own in clients]

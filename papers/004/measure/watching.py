@@ -10,9 +10,9 @@ from typing import Any, final
 
 from torch import Tensor
 
-from fedspill.defense import Site, Verdict
+from fedspill.defense import ClientContext, Verdict
 from fedspill.defenses.guard import Guard, recalled
-from fedspill.defenses.watch.statistics import read_change
+from fedspill.defenses.model_checks.change_statistics import read_change
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.training import Tensors
 
@@ -31,7 +31,7 @@ class Watchman:
     previous: Message | None = None
 
     def judge(self, message: Message) -> Verdict:
-        return self.guard.incoming(message, self.previous, Site(self.memory))
+        return self.guard.incoming(message, self.previous, ClientContext(self.memory))
 
     def meet(self, message: Message) -> bool:
         """Looks at a model and goes on from it; whether there was an alarm."""

@@ -56,7 +56,7 @@ def acts_on(setting: DefenseSetting, pair: Pair) -> bool:
 
     A check of received models stops only who alters them, and hiding single updates only who sees them.
     """
-    needs = pair.make().needs
+    needs = pair.facts.needed()
     sees_updates = any(pair.threat.sees_of_others(kind) for group in needs.sees for kind in group & SINGLE)
     return any(_acts(type(defense), sees_updates, "alter_model" in needs.does) for defense in setting.defenses())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +15,10 @@ from fedspill.audit.older_results import completed
 from fedspill.audit.result import SCHEMA, AuditResult, Finding, ScoreFigures, rounded
 from fedspill.audit.run_audit import result_of
 from fedspill.audit.severity import Severity
+from fedspill.differences import beyond_noise, difference
 from fedspill.errors import InputRefused
 from fedspill.files import read_json
+from fedspill.intervals import ENOUGH_FEDERATIONS
 
 Change = Literal["new", "worse", "fixed", "better", "same", "lost", "gone"]
 ORDER: tuple[Change, ...] = ("new", "worse", "lost", "gone", "fixed", "better", "same")
@@ -52,8 +55,51 @@ def compare(before: AuditResult, after: AuditResult) -> list[Difference]:
     """One line per finding of either audit, the worst news first."""
     old = {finding.id: finding for finding in before.findings}
     new = {finding.id: finding for finding in after.findings}
-    found = [_difference(name, old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())]
+    real = _real_differences(old, new)
+    found = [
+        _difference(name, old.get(name), new.get(name), real.get(name)) for name in sorted(old.keys() | new.keys())
+    ]
     return sorted(found, key=lambda d: (ORDER.index(d.change), -_level(new.get(d.id)), d.id))
+
+
+def too_few_federations(before: AuditResult, after: AuditResult) -> str:
+    """A sentence for the page where the audits cannot tell a change from another draw; else empty."""
+    shared = {finding.id for finding in before.findings} & {finding.id for finding in after.findings}
+    counts = [
+        len(finding.score.federations)
+        for result in (before, after)
+        for finding in result.findings
+        if finding.id in shared and finding.status == "ok"
+    ]
+    if not counts or min(counts) >= ENOUGH_FEDERATIONS:
+        return ""
+    return (
+        f"Too few federations to compare: {min(counts)} where {ENOUGH_FEDERATIONS} are needed to tell a change from "
+        f"another draw of the same plan. Set repeats = {ENOUGH_FEDERATIONS} or more in both plans."
+    )
+
+
+def _real_differences(old: Mapping[str, Finding], new: Mapping[str, Finding]) -> dict[str, bool]:
+    """For every finding that both have scored, whether it changed beyond noise, by Holm over all of them."""
+    tested: dict[str, float] = {}
+    for name in sorted(old.keys() & new.keys()):
+        was, now = _scored(old[name]), _scored(new[name])
+        if was is None or now is None:
+            continue
+        tested[name] = _p_value(was, now)
+    return dict(zip(tested, beyond_noise(list(tested.values())), strict=True))
+
+
+def _p_value(was: ScoreFigures, now: ScoreFigures) -> float:
+    """Of no change. A result before 0.2 keeps no federations: intervals that do not meet are then the test."""
+    before, after = was.over_federations(), now.over_federations()
+    if before is None or after is None:
+        return float(not _apart(was, now))
+    return difference(before, after).p
+
+
+def _apart(was: ScoreFigures, now: ScoreFigures) -> bool:
+    return _low(now) > _high(was) or _high(now) < _low(was)
 
 
 # The parts of a plan that say what is deployed; two audits that differ there are audits of two deployments.
@@ -98,13 +144,13 @@ def _word(value: Any) -> str:
     return "none" if value is None or value == [] else json.dumps(value)
 
 
-def _difference(name: str, old: Finding | None, new: Finding | None) -> Difference:
+def _difference(name: str, old: Finding | None, new: Finding | None, real: bool | None) -> Difference:
     severity = new.severity.word if new is not None and new.severity is not None else None
-    return Difference(name, _change(old, new), _shown(old), _shown(new), severity)
+    return Difference(name, _change(old, new, real), _shown(old), _shown(new), severity)
 
 
-def _change(old: Finding | None, new: Finding | None) -> Change:
-    """A leak above chance is new or fixed only beyond noise: where both are scored, their intervals must not meet."""
+def _change(old: Finding | None, new: Finding | None, real: bool | None) -> Change:
+    """A leak above chance is new or fixed only beyond noise: another draw of the same plan is no change."""
     was, now = _scored(old), _scored(new)
     if was is None and now is None:
         return "same"
@@ -112,13 +158,16 @@ def _change(old: Finding | None, new: Finding | None) -> Change:
         return "new" if _level(new) > Severity.INFO else "same"
     if now is None:
         return "gone" if new is None else "lost"  # no longer in the audit; or in it, without a score
-    apart = _low(now) > _high(was) or _high(now) < _low(was)
-    if not apart:
+    if not real:
         return "same"
-    more = _advantage(new) > _advantage(old)
-    if more:
+    if _merit(now) > _merit(was):
         return "new" if _level(old) == Severity.INFO < _level(new) else "worse"
     return "fixed" if _level(new) == Severity.INFO < _level(old) else "better"
+
+
+def _merit(score: ScoreFigures) -> float:
+    """How far from perfect, as a number that is higher for a better guess."""
+    return -abs((score.perfect or 0.0) - (score.value or 0.0))
 
 
 def _scored(finding: Finding | None) -> ScoreFigures | None:
@@ -131,10 +180,6 @@ def _low(score: ScoreFigures) -> float:
 
 def _high(score: ScoreFigures) -> float:
     return math.inf if score.high is None else score.high
-
-
-def _advantage(finding: Finding | None) -> float:
-    return finding.gained if finding else 0.0
 
 
 def _level(finding: Finding | None) -> Severity:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from fedspill.attack_run import Status
 from fedspill.audit.severity import Severity, State
+from fedspill.intervals import CLIENTS, Interval, OverFederations
 from fedspill.metric import Metric, Score
 from fedspill.registry import report_format
 
@@ -53,19 +54,45 @@ class ScoreFigures(_Model):
     high: Rounded = None
     chance: Rounded = None
     n: int = 0
+    population: str = ""  # of what the interval speaks
+    clusters: int = 0  # how many independent parts it is made of: federations, clients or rounds
+    federations: list[float] = Field(default_factory=list)  # the value of each
+    by_clients: tuple[float | None, float | None] = (None, None)  # between which ends its clients alone leave the mean
+    proven: str = ""  # "24 of 40 samples", where an attack can prove what it read
 
     @staticmethod
     def of(metric: Metric[Any], score: Score) -> ScoreFigures:
         named = ScoreFigures(metric=metric.name, title=metric.title, perfect=metric.perfect, n=score.n)
         if score.status != "ok":
             return named
-        numbers = {"value": score.value, "low": score.low, "high": score.high, "chance": score.chance}
-        return named.model_copy(update=numbers)
+        ends = score.by_clients or (None, None)
+        proof = score.proof if score.proof is not None and score.proof.holds else None
+        return named.model_copy(
+            update={
+                "value": score.value,
+                "low": score.low,
+                "high": score.high,
+                "chance": score.chance,
+                "population": score.population,
+                "clusters": score.clusters,
+                "federations": [float(f"{value:.9g}") for value in score.federations],
+                "by_clients": (rounded(ends[0]), rounded(ends[1])),
+                "proven": f"{proof.proven} of {proof.total}" if proof else "",
+            }
+        )
+
+    def over_federations(self) -> OverFederations | None:
+        """What the test of a difference needs; None where this result does not say, as those before 0.2 do not."""
+        if not self.federations or self.perfect is None:
+            return None
+        low, high = self.by_clients
+        ends = (-math.inf if low is None else low, math.inf if high is None else high)
+        return OverFederations(tuple(self.federations), Interval(*ends, CLIENTS, self.clusters), ends)
 
     @property
     def unnumbered(self) -> ScoreFigures:
         """The same without its numbers, for a score that its controls do not bear out."""
-        return self.model_copy(update={"value": None, "low": None, "high": None, "chance": None})
+        return ScoreFigures(metric=self.metric, title=self.title, perfect=self.perfect, n=self.n)
 
 
 class AccuracyFigures(_Model):
@@ -122,6 +149,8 @@ class Finding(_Model):
     state: State = "not tested"
     lowered: str = ""  # why it counts one level less than its advantage
     advantage: Rounded = None
+    likely: SeverityWord | None = None  # of one that is undecided, its level by the value alone
+    borderline: bool = False  # whether the interval holds a bar between two severities
     score: ScoreFigures = ScoreFigures()
     other_scores: list[ScoreFigures] = Field(default_factory=list)
     why: str = ""  # of one that is not scored

@@ -207,11 +207,11 @@ class StoredAudit:
             found.append(finding.model_copy(update=update))
         accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
         rows = leak_rows(found)
-        checks = self._checks(records)
+        checks, gaps = self._checks(records), self.gaps()
         families = summarise_leaks(found)
         return AuditResult(
             fedspill=self.facts["fedspill"],
-            verdict=verdict(found),
+            verdict=verdict(found, gaps),
             deployment=self.facts["about"]["description"],
             target="trace" if self.target.trace else "plan",
             accuracy=accuracy.figures() if accuracy else None,
@@ -231,13 +231,26 @@ class StoredAudit:
                 *(said_of(Check(check.defense, check.on, check.why)) for check in checks if check.on is False),
                 *[event for outcome in records for event in outcome.events][:EVENTS],
             ],
-            cannot_tell=self._cannot_tell(found),
+            cannot_tell=[*gaps, *self._cannot_tell(found)],
             severity_rule=RULE,
             accepted=accepted.entries_now(today, {finding.id for finding in found}),
             provenance=self._provenance(records),
             plan=self.target.plan.model_dump(mode="json"),
             timing={"seconds": round(sum(stored.seconds for stored in self._results.values()), 1)},
         )
+
+    def gaps(self) -> list[str]:
+        """What the plan asks for and the store does not have: never a clean result until it is there."""
+        found = []
+        wanted = self.candidates if self.target.trace is None and self.leaking() else []
+        for setting in wanted:
+            records = self._records(setting)
+            failed = next((record for record in records if record.status != "ok"), None)
+            if failed is not None:
+                found.append(f"The federation with {setting.label} could not be run: {failed.why}. It is tried again.")
+            elif len(records) < len(self.seeds):
+                found.append(f"The federation with {setting.label} was not run yet.")
+        return found
 
     def _metrics(self) -> list[Metric[Any]]:
         """Those that the plan names beside the leaks' own."""
@@ -336,7 +349,7 @@ class StoredAudit:
         )
 
 
-def verdict(findings: Sequence[Finding]) -> AuditVerdict:
+def verdict(findings: Sequence[Finding], gaps: Sequence[str] = ()) -> AuditVerdict:
     """The worst finding, how many of each, and whether everything was measured."""
     scored = [finding for finding in findings if finding.status == "ok"]
     status = Counter(finding.status for finding in findings)
@@ -346,6 +359,8 @@ def verdict(findings: Sequence[Finding]) -> AuditVerdict:
     return AuditVerdict(
         worst=max((finding.level for finding in scored), default=None),
         complete=status["errored"] + status["unscored"] == 0
+        and bool(scored)  # where nothing was scored, nothing is known
+        and not gaps
         and not any(finding.errors for finding in findings)
         # An attack that a defense leaves without an answer is a result of that defense, not a gap.
         and not any(point.status == "errored" for point in tried),

@@ -13,7 +13,7 @@ from fedspill.attack_run import Outcome, metrics_of
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import Finding, ScoreFigures, rounded
-from fedspill.audit.severity import advantage, lowered_by, repeats_to_decide, severity, state_of
+from fedspill.audit.severity import advantage, levels_of, lowered_by, repeats_to_decide, severity, state_of
 from fedspill.audit.why_not import skipped
 from fedspill.evidence import Curve, from_json, merge
 from fedspill.metric import Measured, Metric, Score
@@ -31,7 +31,7 @@ def score_finding(
     control: ControlOutcome | None,
     more: Sequence[Metric[Any]] = (),
 ) -> Finding:
-    """Scores pooled over repeats, every origin counted once; without a passed control there is no score.
+    """The mean over federations, each a repeat; without a passed control there is no score.
 
     `more` are the metrics that the plan names beside the leak's own.
     """
@@ -52,8 +52,7 @@ def score_finding(
         return finding.model_copy(
             update={"status": worst.status, "why": worst.why, "state": tested, "why_short": skipped(worst.why)}
         )
-    attack = pair.make()
-    leak = attack.leak
+    leak, does = pair.leak, pair.facts.needed().does
     metrics = metrics_of(leak, more)
     scores = {name: _pooled(metrics[name], scored) for name in scored[0].measured if name in metrics}
     headline = leak.headline
@@ -78,9 +77,11 @@ def score_finding(
             "score": figures,
             "state": state,
             "repeats_to_decide": decide,
-            "severity": severity(score, headline.perfect, used, attack.needs.does),
-            "lowered": lowered_by(used, attack.needs.does) if state == "found" else "",
-            "advantage": advantage(score, headline.perfect),
+            "severity": severity(score, headline.perfect, used, does),
+            "lowered": lowered_by(used, does) if state == "found" else "",
+            "advantage": advantage(score, headline.perfect) if state == "found" else 0.0,
+            "likely": levels_of(score, headline.perfect).level if state == "undecided" else None,
+            "borderline": levels_of(score, headline.perfect).borderline,
             "other_scores": [
                 ScoreFigures.of(metrics[name], other) for name, other in scores.items() if other.status == "ok"
             ],

@@ -1,12 +1,15 @@
-"""Severity: how bad a finding is, from the lower end of its interval, against chance, and by what it took."""
+"""Severity: how bad a finding is: its value against chance, if its interval lies above chance, and by what it took."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
+from fedspill.differences import TestedDifference
+from fedspill.intervals import CONFIDENCE
 from fedspill.leak import Degree
 from fedspill.metric import Score
 from fedspill.threat import KNOWLEDGE, POWERS
@@ -50,8 +53,9 @@ MAY_BE_CAUGHT = frozenset({"alter_model"})
 
 # The whole rule in words, for the report.
 RULE = (
-    "Advantage is (score - chance) / (perfect - chance) at the cautious end of the 95 % interval, between 0 and 1. "
-    f"Above 0: low. From {NOTICEABLE}: medium. From {MOST}: high. From {NEARLY_ALL}: critical. "
+    "Advantage is (score - chance) / (perfect - chance), between 0 and 1. Where the cautious end of the 95 % interval "
+    "does not lie above chance, nothing is found. Else it is low, "
+    f"from {NOTICEABLE} medium, from {MOST} high, from {NEARLY_ALL} critical. "
     "One level less, but never below low, for an attack that alters the model and may be caught, or that used data "
     "which are hard to get. What an adversary can do, one who sees, knows and may do at least as much can do too: each "
     f"has the worst of both. An interval that holds chance and {NOTICEABLE} is undecided. "
@@ -60,8 +64,13 @@ RULE = (
 
 
 def advantage(score: Score, perfect: float) -> float:
-    """The share of the way from chance to a perfect guess at the cautious end of the interval; at most chance is 0."""
-    return _share(score.low if perfect > score.chance else score.high, score, perfect)
+    """The share of the way from chance to a perfect guess that was measured; at most chance is 0."""
+    return _share(_proven(score.value, score, perfect), score, perfect)
+
+
+def sure_advantage(score: Score, perfect: float) -> float:
+    """The same at the cautious end of the interval. What is proven of the recorded messages is sure, whatever n."""
+    return _share(_proven(score.low if perfect > score.chance else score.high, score, perfect), score, perfect)
 
 
 def possible_advantage(score: Score, perfect: float) -> float:
@@ -69,11 +78,22 @@ def possible_advantage(score: Score, perfect: float) -> float:
     return _share(score.high if perfect > score.chance else score.low, score, perfect)
 
 
+def _proven(value: float, score: Score, perfect: float) -> float:
+    if score.proof is None or not score.proof.holds or perfect <= score.chance:
+        return value
+    return max(value, score.proof.share)
+
+
 def _share(value: float, score: Score, perfect: float) -> float:
-    span = perfect - score.chance
+    return unit_advantage(value, score.chance, perfect)
+
+
+def unit_advantage(value: float, chance: float, perfect: float) -> float:
+    """(value - chance) / (perfect - chance), between 0 and 1."""
+    span = perfect - chance
     if math.isnan(value) or math.isnan(span):
         return math.nan
-    return min(max((value - score.chance) / span, 0.0), 1.0) if span else 0.0
+    return min(max((value - chance) / span, 0.0), 1.0) if span else 0.0
 
 
 def bar_of(gained: float) -> Severity:
@@ -92,12 +112,48 @@ def lowered_by(used: Iterable[str], does: Iterable[str] = ()) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The level of a finding by its value, and the levels that its interval leaves open."""
+
+    level: Severity
+    least: Severity
+    most: Severity
+
+    @property
+    def undecided(self) -> bool:
+        """Chance lies in the interval, and a noticeable leak too: neither a finding nor harmless."""
+        return self.least == Severity.INFO and self.most >= Severity.MEDIUM
+
+    @property
+    def borderline(self) -> bool:
+        """The interval holds a bar: another draw may well be called otherwise."""
+        return self.least < self.level or self.most > self.level
+
+    def changed_to(self, other: Levels, between: TestedDifference, level: float = 1 - CONFIDENCE) -> bool:
+        """Another level, and for a real difference: beside a bar, levels differ by mere chance."""
+        return self.level != other.level and between.p <= level
+
+
+def levels_of(score: Score, perfect: float) -> Levels:
+    """By the value, and by both ends of the interval.
+
+    The value says how large a leak is, the cautious end whether there surely is one. A level that hangs on the end of
+    an interval flips from draw to draw, since few federations know their own spread badly: with three, Student's end
+    moves more than twice as much as the mean (docs/design/intervals.md).
+    """
+    value, sure, possible = (one(score, perfect) for one in (advantage, sure_advantage, possible_advantage))
+    level, least = bar_of(value), bar_of(sure)
+    return Levels(level, least, max(bar_of(possible), level))
+
+
 def severity(score: Score, perfect: float, used: Iterable[str] = (), does: Iterable[str] = ()) -> Severity:
     """The level of what was gained, lowered once by what it took: acting, or the knowledge really `used`.
 
     Once, not twice: whoever runs the server and looks for a known record has both at hand.
     """
-    level = bar_of(advantage(score, perfect))
+    levels = levels_of(score, perfect)
+    level = levels.level if levels.least > Severity.INFO else Severity.INFO
     return Severity(max(level - bool(lowered_by(used, does)), min(level, Severity.LOW)))
 
 
@@ -105,9 +161,10 @@ def state_of(score: Score, perfect: float) -> State:
     """What a scored attack says: found, not found, or an interval too wide to say."""
     if score.status != "ok":
         return "errored"
-    if advantage(score, perfect) > 0:
+    levels = levels_of(score, perfect)
+    if levels.least > Severity.INFO:
         return "found"
-    return "undecided" if not possible_advantage(score, perfect) < NOTICEABLE else "not found"
+    return "undecided" if levels.undecided else "not found"
 
 
 def repeats_to_decide(score: Score, perfect: float, repeats: int) -> int | None:

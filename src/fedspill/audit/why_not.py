@@ -42,7 +42,7 @@ class WhyNot:
 
 def lacking(pair: Pair) -> WhyNot:
     """Of an attack that its adversary cannot run, or that the plan gives too little for."""
-    needs, threat = pair.make().needs, pair.threat
+    needs, threat = pair.facts.needed(), pair.threat
     if (pair.adversary == VERTICAL_SERVER.name) != any("batch" in group for group in needs.sees):
         return WhyNot("not tested", "no attack on this kind of federation", OF_ANOTHER_KIND)
     unseen = [kinds for kinds in needs.sees if not any(threat.sees_of_others(kind) for kind in kinds)]

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedspill.audit.accepted import read_accepted
-from fedspill.audit.cost_estimate import estimate
-from fedspill.audit.matrix import pairs_of
-from fedspill.audit.run_audit import Request, answer, with_plan
-from fedspill.audit.why_not import lacking
-from fedspill.cli.finish import finish
-from fedspill.cli.live_matrix import LiveMatrix
 from fedspill.cli.options import (
     Accept,
     FailOn,
@@ -28,8 +21,9 @@ from fedspill.cli.options import (
     refuse_missing_device,
 )
 from fedspill.cli.terminal import Screen
-from fedspill.deployment.plan import read_plan
-from fedspill.report.figures import counted
+
+if TYPE_CHECKING:
+    from fedspill.audit.run_audit import Request
 
 
 def audit(
@@ -56,6 +50,11 @@ def audit(
     markdown: Markdown = None,
 ) -> None:
     """Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report."""
+    from fedspill.audit.accepted import read_accepted
+    from fedspill.audit.run_audit import Request, answer, with_plan
+    from fedspill.cli.finish import finish
+    from fedspill.cli.live_matrix import LiveMatrix
+    from fedspill.deployment.plan import read_plan
 
     screen = Screen()
     checked = read_plan(plan)
@@ -76,6 +75,10 @@ def audit(
 
 def _tell(screen: Screen, request: Request) -> None:
     """What --dry-run prints."""
+    from fedspill.audit.cost_estimate import estimate
+    from fedspill.audit.matrix import pairs_of
+    from fedspill.audit.why_not import lacking
+    from fedspill.report.figures import counted
 
     if request.trace is not None:
         pairs = [(pair, pair.lacks()) for pair in pairs_of(request.plan)]

@@ -7,15 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedspill.audit.compare import apart, read_result
-from fedspill.audit.compare import compare as differences
-from fedspill.audit.severity import Severity
 from fedspill.cli.options import JsonFile, Level
 from fedspill.cli.terminal import Screen
 from fedspill.errors import ExitCode, UsageError
-from fedspill.files import write_bytes
-from fedspill.report import comparison
-from fedspill.report.json import as_text
 
 
 def compare(
@@ -28,6 +22,11 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", help="Also write both first screens side by side.")] = None,
 ) -> None:
     """Shows what is new, fixed, or changed by more than noise between two audits."""
+    from fedspill.audit.compare import apart, read_result, too_few_federations
+    from fedspill.audit.compare import compare as differences
+    from fedspill.audit.severity import Severity
+    from fedspill.report import comparison
+    from fedspill.report.json import as_text
 
     first, second = read_result(before), read_result(after)
     found, between = differences(first, second), apart(first, second)
@@ -37,11 +36,14 @@ def compare(
             "differences": [d.as_json() for d in found],
             "deployment": list(between.deployment),
             "audit": list(between.audit),
+            "too_few_federations": too_few_federations(first, second),
         }
         _write(json_file, as_text(content))
     if html is not None:
         _write(html, comparison.render(first, second))
-    screen = Screen()
+    screen, too_few = Screen(), too_few_federations(first, second)
+    if too_few:
+        screen.say(too_few)
     if between.words:
         screen.say(between.words)
     changed = [difference for difference in found if difference.change != "same"]
@@ -54,6 +56,8 @@ def compare(
 
 
 def _write(path: Path, text: str) -> None:
+    from fedspill.files import write_bytes
+
     try:
         write_bytes(path, text.encode())
     except OSError as error:

@@ -15,12 +15,15 @@ from fedspill.report.outputs import write_all
 
 
 def exit_code(result: AuditResult) -> ExitCode:
-    """1 for findings at or above the bar or a configured defense that is off, else 3 when something is not measured."""
+    """1 for findings at or above the bar or a defense that is off, else 3 when something is not measured or decided."""
     bar = result.plan["fail_on"]
     open_ = [finding for finding in result.findings if finding.status == "ok" and not finding.accepted]
     off = any(check.on is False for check in result.defense_checks)
     if off or (bar and any(finding.level >= Severity[bar.upper()] for finding in open_)):
         return ExitCode.FINDINGS
+    undecided = [f for f in open_ if f.state == "undecided" and f.likely is not None]
+    if bar and any(f.likely >= Severity[bar.upper()] for f in undecided if f.likely is not None):
+        return ExitCode.INCOMPLETE
     return ExitCode.OK if result.verdict.complete else ExitCode.INCOMPLETE
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "reproduce": "Runs a published table and prints our figures beside the printed ones.",
     "inspect": "Reads label counts out of two checkpoints or one gradient, without any model code.",
     "audit": "Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report.",
+    "dp": "Tests whether the differential privacy that a plan's defenses claim is really there.",
     "report": "Makes every output of an audit again from its store, finished or not.",
     "compare": "Shows what is new, fixed, or changed by more than noise between two audits.",
 }

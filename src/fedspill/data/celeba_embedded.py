@@ -14,7 +14,7 @@ from fedspill.data.archives import open_zip, read_file, read_member, read_npz
 from fedspill.data.celeba import ORIGINAL, read_annotations
 from fedspill.data.images import decode_images
 from fedspill.data.splits import part_note, split
-from fedspill.data.tables import Table, table_dataset
+from fedspill.data.tables import EncodedTable, table_dataset
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
@@ -70,7 +70,7 @@ class CelebaEmbedded(DataSource):
         return table_dataset(
             self.name,
             ("not Attractive", "Attractive"),
-            Table(x, columns, ()),
+            EncodedTable(x, columns, ()),
             known.column("Attractive")[rows],
             split(np.zeros(len(rows)), 0.2, together=people),
             users=people,

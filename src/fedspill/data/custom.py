@@ -17,7 +17,7 @@ EXPECTED = "a fedspill Dataset or a tuple (x_train, y_train, x_test, y_test)"
 
 
 @dataclass(frozen=True)
-class Custom(DataSource):
+class CustomData(DataSource):
     """Calls `factory`, "package.module:function", which returns a Dataset or (x_train, y_train, x_test, y_test).
 
     Inputs (n, ...) are taken as they are, as float32; labels (n,) are whole numbers from 0.

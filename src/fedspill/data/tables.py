@@ -19,7 +19,7 @@ from fedspill.errors import InputRefused
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class EncodedTable:
     """Encoded rows x (n, columns), the name of every column, and which columns are one attribute's one-hot code."""
 
     x: NDArray[np.float32]
@@ -60,7 +60,7 @@ def parse_numbers(
             raise ValueError from None
 
 
-def encode(numbers: Mapping[str, NDArray[Any]], categories: Mapping[str, Sequence[str]]) -> Table:
+def encode(numbers: Mapping[str, NDArray[Any]], categories: Mapping[str, Sequence[str]]) -> EncodedTable:
     """Numbers as they are, then every category as one column per value, values in alphabetical order."""
     blocks = [np.asarray(values, dtype=np.float32)[:, None] for values in numbers.values()]
     columns = list(numbers)
@@ -70,13 +70,13 @@ def encode(numbers: Mapping[str, NDArray[Any]], categories: Mapping[str, Sequenc
         blocks.append(np.eye(len(known), dtype=np.float32)[codes])
         groups.append(tuple(range(len(columns), len(columns) + len(known))))
         columns += [f"{name}={value}" for value in known]
-    return Table(np.concatenate(blocks, axis=1), tuple(columns), tuple(groups))
+    return EncodedTable(np.concatenate(blocks, axis=1), tuple(columns), tuple(groups))
 
 
 def table_dataset(
     name: str,
     classes: Sequence[str],
-    table: Table,
+    table: EncodedTable,
     labels: NDArray[Any],
     split: tuple[NDArray[np.int64], NDArray[np.int64]],
     *,

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
 
-from fedspill.defense import Defense, Site, Verdict
-from fedspill.defenses.watch.trial import errors_of, logits_of
+from fedspill.defense import ClientContext, Defense, Verdict
+from fedspill.defenses.model_checks.own_data_trial import errors_of, logits_of
 from fedspill.messages import Message
 
-Reading: TypeAlias = Literal["text", "code"]
+PublishedRule: TypeAlias = Literal["text", "code"]
 
 
 @final
@@ -31,24 +31,24 @@ class BadAcc(Defense):
 
     sigmas: float = 3.0
     threshold: float = 0.5  # of the predicted probability; the authors use 0.2 for ELU networks
-    reading: Reading = "text"
+    reading: PublishedRule = "text"
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
-        if "left" in site.memory:
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
+        if "left" in client.memory:
             return Verdict("refuse", "this client has left the federation")
-        logits, y = logits_of(message, site, self.name)
+        logits, y = logits_of(message, client, self.name)
         n = len(y)
         p = errors_of(logits, y, self.threshold) / n
-        least = site.memory.get("least")
+        least = client.memory.get("least")
         alarm, kept = rose(p, n, None if least is None else least.tolist(), self.sigmas, self.reading)
         if alarm:
-            gone = {**site.memory, "left": torch.ones(1)}
+            gone = {**client.memory, "left": torch.ones(1)}
             return Verdict("refuse", f"the local error rose from {kept[0]:.3f} to {p:.3f}", memory=gone)
         return Verdict("accept", memory={"least": torch.tensor(kept, dtype=torch.float64)})
 
 
 def rose(
-    p: float, n: int, least: Sequence[float] | None, sigmas: float = 3.0, reading: Reading = "text"
+    p: float, n: int, least: Sequence[float] | None, sigmas: float = 3.0, reading: PublishedRule = "text"
 ) -> tuple[bool, tuple[float, float]]:
     """Whether the error p of n samples is out of control, and the smallest error and deviation so far."""
     s = math.sqrt(p * (1 - p) / n)

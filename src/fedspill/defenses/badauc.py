@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
-from fedspill.defenses.watch.trial import logits_of, roc_area
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
+from fedspill.defenses.model_checks.own_data_trial import logits_of, roc_area
 from fedspill.messages import Message
 
 
@@ -27,16 +27,16 @@ class BadAuc(Defense):
     threshold: float = 0.02
     direction: Literal["drop", "either"] = "drop"
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
-        if "left" in site.memory:
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
+        if "left" in client.memory:
             return Verdict("refuse", "this client has left the federation")
-        area = roc_area(*logits_of(message, site, self.name))
+        area = roc_area(*logits_of(message, client, self.name))
         if area is None:
             return ACCEPT  # one class only: no area
-        now, before = torch.tensor([area], dtype=torch.float64), site.memory.get("area")
+        now, before = torch.tensor([area], dtype=torch.float64), client.memory.get("area")
         if before is not None:
             drop = float(before) - area
             if (abs(drop) if self.direction == "either" else drop) >= self.threshold:
-                gone = {**site.memory, "left": torch.ones(1)}
+                gone = {**client.memory, "left": torch.ones(1)}
                 return Verdict("refuse", f"the local ROC area went from {float(before):.3f} to {area:.3f}", memory=gone)
         return Verdict("accept", memory={"area": now})

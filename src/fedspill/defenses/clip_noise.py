@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 
-from fedspill.defense import Check, Defense, Exposure, Guarantee, Wire
-from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
+from fedspill.defense import Check, DataUse, Defense, Guarantee, SentMessages, WireEffect
+from fedspill.defenses.accountant import laplace_epsilon
+from fedspill.defenses.loss_distribution import tighter_epsilon
 from fedspill.defenses.noise import Law, Source, lacking, refuse_claim, unit_noise
 from fedspill.defenses.norms import norm_of
 from fedspill.errors import UsageError
@@ -57,6 +58,11 @@ class ClipNoise(Defense):
     def local(self, training: LocalTraining) -> LocalTraining:
         return training if self.per == "update" else guarded(training, _EachStep(self))
 
+    def effect(self) -> WireEffect:
+        if self.per == "step":
+            return WireEffect(step_clip=self.clip, step_noise=self.sigma)
+        return WireEffect(update_clip=self.clip, update_noise=self.sigma)
+
     def clipped_and_noised(self, tensors: Tensors, rng: torch.Generator) -> Tensors:
         norm = norm_of(tensors)
         scale = 1.0 if self.clip is None or norm <= self.clip else self.clip / norm
@@ -65,25 +71,26 @@ class ClipNoise(Defense):
             for name, tensor in tensors.items()
         }
 
-    def claims(self, exposure: Exposure) -> Guarantee | None:
+    def claims(self, use: DataUse) -> Guarantee | None:
         if self.clip is None or self.sigma == 0:
             return None
-        releases = exposure.rounds * (exposure.epochs * exposure.steps if self.per == "step" else 1)
+        releases = use.rounds * (use.epochs * use.steps if self.per == "step" else 1)
         if self.law == "laplace":
             # The norm bounds the sum of absolute values by the square root of the number of coordinates.
-            furthest = 2 * self.clip * math.sqrt(exposure.parameters)
-            epsilon, delta = laplace_epsilon(self.sigma / math.sqrt(2), furthest, releases), 0.0
+            furthest = 2 * self.clip * math.sqrt(use.parameters)
+            epsilon, delta, by = laplace_epsilon(self.sigma / math.sqrt(2), furthest, releases), 0.0, "added up"
         else:
-            epsilon, delta = gaussian_epsilon(self.sigma / (2 * self.clip), 1.0, releases, self.delta), self.delta
-        return Guarantee(epsilon, delta, "Renyi, a client's whole data", holds=self.noise == "secure")
+            epsilon, by = tighter_epsilon(self.sigma / (2 * self.clip), 1.0, releases, self.delta)
+            delta = self.delta
+        return Guarantee(epsilon, delta, f"{by}, a client's whole data", holds=self.noise == "secure")
 
-    def verify(self, wire: Wire) -> Check:
+    def verify(self, sent: SentMessages) -> Check:
         if self.sigma == 0:
             said = "adds no noise: sigma is 0" + ("" if self.clip is None else f", it clips to {self.clip:g} only")
             return Check(self.name, False, said)
-        if self.per == "step" or not wire.sent:
+        if self.per == "step" or not sent.messages:
             return Check(self.name, None, "noise inside local training cannot be told from training by its messages")
-        for message in wire.sent:
+        for message in sent.messages:
             found = lacking(message.tensors, self.sigma, self.law)
             if found is not None:
                 tensor, spread = found
@@ -93,7 +100,7 @@ class ClipNoise(Defense):
             if norm_of(message.tensors) > most:
                 said = f"norm {norm_of(message.tensors):.3g} in round {message.round}, expected at most {most:.3g}"
                 return Check(self.name, False, f"{message.sender} sent an update of {said}")
-        return Check(self.name, True, f"{len(wire.sent)} messages have the noise and the norm that were configured")
+        return Check(self.name, True, f"{len(sent.messages)} messages have the noise and the norm that were configured")
 
     def _longest(self, message: Message) -> float:
         """What clip and noise together may have as norm; noise of that many coordinates hardly ever exceeds it."""

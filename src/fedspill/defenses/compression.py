@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages, WireEffect
 from fedspill.defenses.head import head_names
 from fedspill.errors import UsageError
 from fedspill.messages import Message
@@ -49,17 +49,24 @@ class Compression(Defense):
         size = tensor.abs()
         return torch.where(size > _ranked(size.flatten(), dropped), tensor, 0)
 
-    def verify(self, wire: Wire) -> Check:
+    def effect(self) -> WireEffect:
+        if self.of == "head":
+            return WireEffect(last_rows_dropped=self.drop)
+        return WireEffect(dropped=self.drop)
+
+    def verify(self, sent: SentMessages) -> Check:
         if self.drop == 0:
             return Check(self.name, False, "drops nothing: drop is 0")
-        for message in wire.sent:
+        for message in sent.messages:
             for name in message.tensors if self.of == "every-tensor" else head_names(message.tensors)[:1]:
                 tensor = message.tensors[name]
                 zeros, due = int((tensor == 0).sum()), int(self.drop * tensor.numel())
                 if zeros < due and self.of == "every-tensor":
                     said = f"{zeros} zeros of {tensor.numel()} in {name!r}, {due} were configured"
                     return Check(self.name, False, f"{message.sender} sent {said} in round {message.round}")
-        return Check(self.name, True if wire.sent else None, f"{len(wire.sent)} messages are as sparse as configured")
+        return Check(
+            self.name, True if sent.messages else None, f"{len(sent.messages)} messages are as sparse as configured"
+        )
 
 
 def _ranked(values: Tensor, rank: int) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 
-from fedspill.defense import Check, Defense, Exposure, Guarantee, Wire
-from fedspill.defenses.accountant import gaussian_epsilon, poisson_epsilon
+from fedspill.defense import Check, DataUse, Defense, Guarantee, SentMessages, WireEffect
+from fedspill.defenses.loss_distribution import tighter_epsilon
 from fedspill.defenses.noise import Source, refuse_claim, unit_noise
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
@@ -48,19 +48,24 @@ class DpSgd(Defense):
     def local(self, training: LocalTraining) -> LocalTraining:
         return guarded(training, _NoisySum(self))
 
-    def claims(self, exposure: Exposure) -> Guarantee | None:
+    def effect(self) -> WireEffect:
+        return WireEffect(sample_clip=self.clip, sample_sum_noise=self.noise_multiplier * self.clip)
+
+    def claims(self, use: DataUse) -> Guarantee | None:
         if self.noise_multiplier == 0:
             return None
         if self.sampling == "poisson":
-            epsilon, how = poisson_epsilon(self.noise_multiplier, exposure, self.delta), "Renyi, Poisson sampling"
+            steps = use.rounds * use.steps
+            epsilon, by = tighter_epsilon(self.noise_multiplier, use.sampling, steps, self.delta)
+            how = f"{by}, Poisson sampling"
         else:
             # A sample is in one step of each pass. Replacing it moves the sum by twice the clip.
-            releases = exposure.rounds * exposure.epochs
-            epsilon = gaussian_epsilon(self.noise_multiplier / 2, 1.0, releases, self.delta)
-            how = "Renyi, one release a pass"
+            releases = use.rounds * use.epochs
+            epsilon, by = tighter_epsilon(self.noise_multiplier / 2, 1.0, releases, self.delta)
+            how = f"{by}, one release a pass"
         return Guarantee(epsilon, self.delta, f"{how}, one sample", holds=self.noise == "secure")
 
-    def verify(self, wire: Wire) -> Check:
+    def verify(self, sent: SentMessages) -> Check:
         if self.noise_multiplier == 0:
             return Check(self.name, False, "adds no noise: noise_multiplier is 0, so there is no guarantee")
         return Check(self.name, None, "noise inside local training cannot be told from training by its messages")
@@ -71,11 +76,11 @@ class DpSgd(Defense):
 class _NoisySum(StepRule):
     defense: DpSgd
 
-    def each(self) -> float | None:
+    def sample_clip(self) -> float | None:
         return self.defense.clip
 
     @property
-    def draws(self) -> bool:
+    def draws_at_random(self) -> bool:
         return self.defense.sampling == "poisson"
 
     def changed(self, gradients: Tensors, size: int, rng: torch.Generator) -> Tensors:

@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages, WireEffect
 from fedspill.defenses.head import head_module
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
@@ -33,7 +33,10 @@ class Dropout(Defense):
     def local(self, training: LocalTraining) -> LocalTraining:
         return guarded(training, _DropFeatures(self.rate))
 
-    def verify(self, wire: Wire) -> Check:
+    def effect(self) -> WireEffect:
+        return WireEffect(features_dropped=self.rate)
+
+    def verify(self, sent: SentMessages) -> Check:
         if self.rate == 0:
             return Check(self.name, False, "drops nothing: rate is 0")
         return Check(self.name, None, "dropout inside local training leaves no mark on a message")

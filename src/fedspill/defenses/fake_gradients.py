@@ -6,16 +6,14 @@ The algorithm itself is in an appendix that the paper's text refers to; of its t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
-from fedspill.defense import Defense
+from fedspill.defense import Defense, WireEffect
 from fedspill.errors import UsageError
 from fedspill.messages import Message
-
-Reading: TypeAlias = Literal["ranks", "clamped"]
 
 
 @final
@@ -38,7 +36,7 @@ class FakeGradients(Defense):
     paper: ClassVar[str] = "001"
     strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"reading": "clamped"}, {"reading": "ranks"})
 
-    reading: Reading = "ranks"
+    reading: Literal["ranks", "clamped"] = "ranks"
     deviation: float = 1.1**0.5
     candidates: int = 10
     scaled: bool = True
@@ -51,6 +49,9 @@ class FakeGradients(Defense):
 
     def outgoing(self, message: Message, rng: torch.Generator) -> Message:
         return replace(message, tensors={name: self._faked(tensor, rng) for name, tensor in message.tensors.items()})
+
+    def effect(self) -> WireEffect:
+        return WireEffect(only_order=True)
 
     def _faked(self, tensor: Tensor, rng: torch.Generator) -> Tensor:
         if tensor.numel() < 2:

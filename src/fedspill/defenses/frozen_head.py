@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages, WireEffect
 from fedspill.defenses.head import head_names
 from fedspill.federation.guarded import StepRule, guarded
 from fedspill.messages import Message
@@ -44,8 +44,11 @@ class FrozenHead(Defense):
         head = head_names(tensors)
         return head if self.what == "head" else head[1:]
 
-    def verify(self, wire: Wire) -> Check:
-        for message in wire.sent:
+    def effect(self) -> WireEffect:
+        return WireEffect(no_last_bias=True, no_last_layer=self.what == "head")
+
+    def verify(self, sent: SentMessages) -> Check:
+        for message in sent.messages:
             names = self.names(dict(message.tensors))
             if not names and self.what == "head":
                 return Check(self.name, False, f"{message.sender} sent no layer that could be the last")
@@ -53,7 +56,9 @@ class FrozenHead(Defense):
             if moving:
                 said = f"a change of {moving[0]!r} in round {message.round}, which was to be frozen"
                 return Check(self.name, False, f"{message.sender} sent {said}")
-        return Check(self.name, True if wire.sent else None, f"{len(wire.sent)} messages leave the {self.what} alone")
+        return Check(
+            self.name, True if sent.messages else None, f"{len(sent.messages)} messages leave the {self.what} alone"
+        )
 
 
 @final

@@ -11,9 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
-from fedspill.defenses.watch.statistics import NAMES, Reading, Usual, layers_of, read_change
-from fedspill.defenses.watch.thresholds import History, bounds, ordinary
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
+from fedspill.defenses.model_checks.change_statistics import (
+    NAMES,
+    ChangeStatistics,
+    UsualLayers,
+    layers_of,
+    read_change,
+)
+from fedspill.defenses.model_checks.thresholds import History, bounds, ordinary
 from fedspill.errors import UsageError
 from fedspill.messages import Message
 
@@ -45,9 +51,9 @@ class Guard(Defense):
         if not 0 < self.false_alarms < 1:
             raise UsageError(f"false_alarms is a chance between 0 and 1, got {self.false_alarms}.")
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
-        kept = _fitting(site.memory.get("guard"), message)
-        bad = _serves_an_attack(site) if kept is None else ""  # the client's own code: looked at until a round counts
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
+        kept = _fitting(client.memory.get("guard"), message)
+        bad = _serves_an_attack(client) if kept is None else ""  # the client's own code: looked at until a round counts
         if bad:
             return Verdict("refuse", bad)
         if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
@@ -74,11 +80,11 @@ class Guard(Defense):
         return Verdict("repair", why, replace(previous, receiver=message.receiver))
 
 
-def _serves_an_attack(site: Site) -> str:
+def _serves_an_attack(client: ClientContext) -> str:
     """Names an activation whose gradient has two signs, which training has no use for."""
-    if site.architecture is None:
+    if client.architecture is None:
         return ""
-    bad = [m for m in site.architecture().modules() if isinstance(m, nn.ELU) and m.alpha < 0]
+    bad = [m for m in client.architecture().modules() if isinstance(m, nn.ELU) and m.alpha < 0]
     return f"the network has ELU with alpha {bad[0].alpha:g}, which only serves to tell attributes" if bad else ""
 
 
@@ -102,7 +108,7 @@ def _strange(values: Sequence[float], limits: Sequence[float]) -> str:
     return "; ".join(found)
 
 
-def _written(history: History, reading: Reading, usual: Usual | None, first: Sequence[float]) -> Tensor:
+def _written(history: History, reading: ChangeStatistics, usual: UsualLayers | None, first: Sequence[float]) -> Tensor:
     """What is remembered, as one row of numbers: the history, and what the layers are like.
 
     Their usual steps follow the new ones slowly, so that a server needs many rounds to talk the guard into larger ones;
@@ -128,10 +134,10 @@ def _fitting(kept: Tensor | None, message: Message) -> Tensor | None:
     return kept
 
 
-def recalled(kept: Tensor) -> tuple[History, Usual]:
+def recalled(kept: Tensor) -> tuple[History, UsualLayers]:
     """What `_written` wrote."""
     numbers, n = kept.tolist(), len(NAMES)
     layers = numbers[3 * n :]
     many = len(layers) // 3
     history = History(numbers[:n], numbers[n : 2 * n], numbers[2 * n : 3 * n])
-    return history, Usual(layers[:many], layers[many : 2 * many], layers[2 * many :])
+    return history, UsualLayers(layers[:many], layers[many : 2 * many], layers[2 * many :])

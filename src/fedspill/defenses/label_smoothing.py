@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages, WireEffect
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
 from fedspill.training import LocalTraining
@@ -34,7 +34,10 @@ class LabelSmoothing(Defense):
     def local(self, training: LocalTraining) -> LocalTraining:
         return guarded(training, _Smooth(self.amount))
 
-    def verify(self, wire: Wire) -> Check:
+    def effect(self) -> WireEffect:
+        return WireEffect(smoothed=self.amount)
+
+    def verify(self, sent: SentMessages) -> Check:
         if self.amount == 0:
             return Check(self.name, False, "smooths nothing: amount is 0")
         return Check(self.name, None, "smooth targets leave no mark on a message")

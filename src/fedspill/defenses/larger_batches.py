@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages
 from fedspill.errors import UsageError
 from fedspill.training import LocalTraining
 
@@ -30,7 +30,7 @@ class LargerBatches(Defense):
         rate = training.lr * (self.factor if self.scale_lr else 1)
         return replace(training, batch_size=training.batch_size * self.factor, lr=rate)
 
-    def verify(self, wire: Wire) -> Check:
+    def verify(self, sent: SentMessages) -> Check:
         if self.factor == 1:
             return Check(self.name, False, "changes nothing: factor is 1")
         return Check(self.name, None, "a message does not say how many samples a step had")

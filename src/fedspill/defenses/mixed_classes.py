@@ -8,7 +8,7 @@ from typing import Any, ClassVar, final
 import torch
 
 from fedspill.dataset import Examples
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages, WireEffect
 from fedspill.errors import UsageError
 
 
@@ -53,7 +53,10 @@ class MixedClasses(Defense):
         added = public.take(torch.cat(parts))
         return Examples(torch.cat([own.x, added.x]), torch.cat([own.y, added.y]))
 
-    def verify(self, wire: Wire) -> Check:
+    def effect(self) -> WireEffect:
+        return WireEffect(topped_up=self.level)
+
+    def verify(self, sent: SentMessages) -> Check:
         if self.level == 0:
             return Check(self.name, False, "adds nothing: level is 0")
         return Check(self.name, None, "public samples in a batch leave no mark on a message that can be checked")

@@ -8,10 +8,15 @@ from typing import ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, Rounding, SentMessages, WireEffect
 from fedspill.messages import Message
 
 Bits: TypeAlias = Literal["fp16", "bf16", "int8"]
+_ROUNDING: dict[Bits, Rounding] = {
+    "fp16": Rounding("fp16", of_value=2.0**-10),  # bits of the fraction
+    "bf16": Rounding("bf16", of_value=2.0**-7),
+    "int8": Rounding("int8", of_largest=1 / 64),  # 127 steps, rounded up to a power of two: at most 1/64 of the largest
+}
 
 
 @final
@@ -31,13 +36,16 @@ class Quantization(Defense):
     def outgoing(self, message: Message, rng: torch.Generator) -> Message:
         return replace(message, tensors={name: rounded(tensor, self.type) for name, tensor in message.tensors.items()})
 
-    def verify(self, wire: Wire) -> Check:
-        for message in wire.sent:
+    def effect(self) -> WireEffect:
+        return WireEffect(rounding=_ROUNDING[self.type])
+
+    def verify(self, sent: SentMessages) -> Check:
+        for message in sent.messages:
             for name, tensor in message.tensors.items():
                 if tensor.is_floating_point() and not bool(torch.equal(rounded(tensor, self.type), tensor)):
                     said = f"{name!r} with more bits than {self.type} in round {message.round}"
                     return Check(self.name, False, f"{message.sender} sent {said}")
-        return Check(self.name, True if wire.sent else None, f"{len(wire.sent)} messages fit into {self.type}")
+        return Check(self.name, True if sent.messages else None, f"{len(sent.messages)} messages fit into {self.type}")
 
 
 def rounded(tensor: Tensor, bits: Bits) -> Tensor:
@@ -50,11 +58,3 @@ def rounded(tensor: Tensor, bits: Bits) -> Tensor:
     # A power of two as step: rounding what is rounded already changes nothing, and the scale itself is exact.
     step = torch.exp2(torch.ceil(torch.log2((largest / 127).clamp_min(torch.finfo(tensor.dtype).tiny))))
     return (tensor / step).round().clamp(-127, 127) * step
-
-
-def quantum(tensor: Tensor, bits: Bits) -> Tensor:
-    """How far rounding may have moved each coordinate, in all: the distance between neighbouring values."""
-    if bits == "int8":
-        largest = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
-        return torch.full_like(tensor, float(largest) / 64)
-    return tensor.abs() * (2.0**-10 if bits == "fp16" else 2.0**-7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from fedspill.defense import Check, Defense, Wire
+from fedspill.defense import Check, Defense, SentMessages
 from fedspill.messages import SERVER
 
 
@@ -24,9 +24,9 @@ class SecureAggregation(Defense):
     strengths: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     sums_only: ClassVar[bool] = True
 
-    def verify(self, wire: Wire) -> Check:
-        open_ = [message for message in wire.sent if message.receiver == SERVER]
+    def verify(self, sent: SentMessages) -> Check:
+        open_ = [message for message in sent.messages if message.receiver == SERVER]
         if open_:
             said = f"{open_[0].sender} sent an update to the server itself in round {open_[0].round}"
             return Check(self.name, False, said)
-        return Check(self.name, True if wire.sent else None, "no update was addressed to the server")
+        return Check(self.name, True if sent.messages else None, "no update was addressed to the server")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedspill.defense import Check, Defense, Exposure, Guarantee, Wire
+from fedspill.defense import Check, DataUse, Defense, Guarantee, SentMessages
 from fedspill.federation.horizontal import Settings
 from fedspill.messages import Kind, Message
 from fedspill.trace import Trace
@@ -20,12 +20,12 @@ def check_defenses(defenses: Sequence[Defense], trace: Trace) -> list[Check]:
     """
     if not defenses:
         return []
-    wire = wire_of(trace)
+    sent = first_messages(trace)
     checks: list[Check] = []
     covering: list[str] = []
     for defense in reversed(defenses):
-        check = defense.verify(wire)
-        does_nothing = defense.verify(Wire(())).on is False
+        check = defense.verify(sent)
+        does_nothing = defense.verify(SentMessages(())).on is False
         if check.on is False and covering and not does_nothing:
             check = Check(defense.name, None, f"its marks are covered by {', '.join(reversed(covering))}")
         if check.on is not False and type(defense).outgoing is not Defense.outgoing:
@@ -34,7 +34,7 @@ def check_defenses(defenses: Sequence[Defense], trace: Trace) -> list[Check]:
     return checks[::-1]
 
 
-def wire_of(trace: Trace) -> Wire:
+def first_messages(trace: Trace) -> SentMessages:
     """The first updates or gradients of a recording."""
     sent: list[Message] = []
     kinds: tuple[Kind, ...] = ("update", "gradient")
@@ -44,7 +44,7 @@ def wire_of(trace: Trace) -> Wire:
             if len(sent) >= MOST:
                 break
     head = [trace.protocol.get(word) for word in ("head_weight", "head_bias")]
-    return Wire(tuple(sent), tuple(name for name in head if isinstance(name, str)))
+    return SentMessages(tuple(sent), tuple(name for name in head if isinstance(name, str)))
 
 
 def said_of(check: Check) -> str:
@@ -53,13 +53,13 @@ def said_of(check: Check) -> str:
     return f"{check.defense} {word}: {check.why}"
 
 
-def exposure_of(settings: Settings, samples: Sequence[int], parameters: int) -> Exposure:
+def data_use(settings: Settings, samples: Sequence[int], parameters: int) -> DataUse:
     """The most use that any client's data may get: taking part in every round counts, chance does not."""
     training = settings.training
     for defense in settings.defenses:
         training = defense.local(training)
     schedules = [training.schedule(number) for number in samples]
-    return Exposure(
+    return DataUse(
         rounds=settings.rounds,
         steps=max(schedule.steps for schedule in schedules),
         epochs=max(schedule.epochs for schedule in schedules),
@@ -73,6 +73,6 @@ def guarantee_of(settings: Settings, samples: Sequence[int], parameters: int) ->
     """The strongest of the defenses' guarantees; guarantees of several mechanisms are not added up."""
     if not settings.defenses:
         return None
-    exposure = exposure_of(settings, samples, parameters)
-    claims = [claim for claim in (defense.claims(exposure) for defense in settings.defenses) if claim is not None]
+    use = data_use(settings, samples, parameters)
+    claims = [claim for claim in (defense.claims(use) for defense in settings.defenses) if claim is not None]
     return min(claims, key=lambda claim: claim.epsilon, default=None)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedspill.defense import ACCEPT, Defense, Site, Verdict
+from fedspill.defense import ACCEPT, ClientContext, Defense, Verdict
 from fedspill.messages import Message
 
 
@@ -31,7 +31,7 @@ class Wadm(Defense):
     bins: int = 5
     units: Literal["published", "corrected"] = "published"  # the authors divide by neurons instead of weights
 
-    def incoming(self, message: Message, previous: Message | None, site: Site) -> Verdict:
+    def incoming(self, message: Message, previous: Message | None, client: ClientContext) -> Verdict:
         names = [name for name, tensor in message.tensors.items() if tensor.ndim == 2]
         if previous is None or len(names) < 2 or names[1] not in previous.tensors:
             return ACCEPT

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedspill.dataset import Dataset, Examples
 from fedspill.deployment import vertical_deployment as vertical
+from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records
 from fedspill.deployment.plan import Plan
 from fedspill.deployment.targets import attribute_columns, draw_targets
 from fedspill.errors import NoHead
@@ -20,18 +21,20 @@ from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
+from fedspill.messages import SERVER
 from fedspill.models.heads import last_linear
 from fedspill.models.vertical import vertical_net
 from fedspill.partitions.shares import Shares, share_out
 from fedspill.registry import make
 from fedspill.seeds import generator, seed_of
-from fedspill.trace import Keep, NoRecorder, Recorder
+from fedspill.trace import Keep, NoRecorder, Origin, Recorder
 
 # Knowledge that a deployment hands to adversaries who may have it, in protocol() or knowledge(). An attack that needs
 # more is skipped with the reason.
 OFFERED = frozenset(
     {
         "architecture",
+        "asked_records",
         "aux_data",
         "batch_size",
         "client_count",
@@ -150,7 +153,16 @@ class Deployment:
             known["defense"] = self.settings.defenses
         if self.plan.targets.members + self.plan.targets.others:
             known["targets"] = draw_targets(self.plan, self.dataset, self.shares.clients).targets
+        asked = self._asked()
+        if asked is not None:
+            known["asked_records"] = asked.records
         return known
+
+    def _asked(self) -> DrawnRecords | None:
+        """The records that passive adversaries ask about; none in a vertical federation, or where none are wanted."""
+        if self.is_vertical or not (self.plan.membership.members and self.plan.membership.others):
+            return None
+        return draw_asked_records(self.plan, self.dataset, self.shares)
 
     def federation(
         self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1, engine: Engine = "auto"
@@ -161,6 +173,9 @@ class Deployment:
             return vertical.federation_of(
                 self.plan, self.settings, self.build_model(), stock, recorder or NoRecorder(), device
             )
+        if recorder is not None:
+            for (origin, name), fact in self.asked_truth(self._first_recorded).items():
+                recorder.note_truth(origin, name, fact)
         return Horizontal(
             self.build_model(),
             list(self.shares.clients),
@@ -173,6 +188,15 @@ class Deployment:
             engine=engine,
             public=self.shares.auxiliary if len(self.shares.auxiliary) else None,
         )
+
+    def asked_truth(self, number: int) -> dict[tuple[Origin, str], Tensor]:
+        """Where the records asked about come from: a fact of the first round that is recorded, of no other."""
+        asked = self._asked() if number == self._first_recorded else None
+        return {} if asked is None else {(Origin(number, SERVER), "asked_places"): asked.places}
+
+    @property
+    def _first_recorded(self) -> int:
+        return min(self.plan.record.rounds or (0,))
 
     def recording_bytes(self, keep: Keep) -> int:
         """How large a recording will be, known before it starts."""

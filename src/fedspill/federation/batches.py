@@ -30,29 +30,29 @@ def plan_batches(how: Batching, samples: int, size: int, rounds: int, rng: torch
             )
         return circulant(samples, size, rng)
     batches: list[Tensor] = []
-    cells = torch.zeros(samples, dtype=torch.int64)  # samples of one cell shared every batch so far
+    cells = torch.zeros(samples, dtype=torch.int64)  # samples with equal numbers were in the same batches so far
     while len(batches) < rounds:
         if how == "random":
             batches.append(torch.randperm(samples, generator=rng)[:size])
         elif how == "epochs":
             batches += torch.split(torch.randperm(samples, generator=rng), size)
         else:
-            epoch = _dealt(cells, -(-samples // size), rng)
+            epoch = _deal_out(cells, -(-samples // size), rng)
             batches += [(epoch == number).nonzero().flatten() for number in range(int(epoch.max()) + 1)]
             cells = torch.unique(cells * (int(epoch.max()) + 1) + epoch, return_inverse=True)[1]
     return [batch.sort().values for batch in batches[:rounds]]
 
 
-def _dealt(cells: Tensor, hands: int, rng: torch.Generator) -> Tensor:
-    """Deals the samples out to `hands` batches, cell by cell, so that those of one cell are separated: (samples,).
+def _deal_out(cells: Tensor, batches_per_epoch: int, rng: torch.Generator) -> Tensor:
+    """(samples,) the batch of each sample in one epoch; samples of one cell go to different batches.
 
-    Cells and their members come in random order; a fixed one would tie the batches of an epoch to those before.
+    Cells and their members are dealt in random order; a fixed order would make the epochs depend on each other.
     """
     rank = torch.randperm(int(cells.max()) + 1, generator=rng)[cells]
     shuffled = torch.randperm(len(cells), generator=rng)
     order = shuffled[rank[shuffled].argsort(stable=True)]
     epoch = torch.empty_like(cells)
-    epoch[order] = torch.arange(len(cells)) % hands
+    epoch[order] = torch.arange(len(cells)) % batches_per_epoch
     return epoch
 
 
@@ -79,7 +79,7 @@ def circulant(samples: int, size: int, rng: torch.Generator, *, draws: int = 100
 
 
 def membership(batches: Sequence[Tensor], samples: int) -> Tensor:
-    """Which round used which sample: (rounds, samples) of zeros and ones, float64."""
+    """(rounds, samples) 1 where the round used the sample, else 0, float64."""
     used = torch.zeros(len(batches), samples, dtype=torch.float64)
     for row, batch in enumerate(batches):
         used[row, batch] = 1

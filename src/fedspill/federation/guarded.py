@@ -1,4 +1,4 @@
-"""Guarded training: local training whose single steps defenses change: targets, features, each sample, the gradient."""
+"""Local training in which defenses change the single steps: targets, features, sample gradients or their mean."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from fedspill.dataset import Examples
 from fedspill.errors import UsageError
 from fedspill.training import LocalTraining, Tensors, is_single, trained
 
-Holder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
+ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
 
 
 class StepRule(ABC):  # noqa: B024
-    """What one defense does to a local step. Concrete: a frozen dataclass. Each part does nothing by default."""
+    """What one defense does to a local step; a frozen dataclass overrides the parts that it changes."""
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
-        """Hooks on the model for the time of the step."""
+        """Puts hooks on the model; they are removed after the step."""
         return []
 
     def targets(self, targets: Tensor) -> Tensor:
         """What is learned instead of targets (samples, classes), whose rows are probabilities."""
         return targets
 
-    def each(self) -> float | None:
-        """The norm that every single sample's gradient is clipped to; None: samples are not looked at singly."""
+    def sample_clip(self) -> float | None:
+        """The norm that every single sample's gradient is clipped to; None where no such clipping is asked for."""
         return None
 
     @property
-    def draws(self) -> bool:
+    def draws_at_random(self) -> bool:
         """Whether every step takes each sample with the same chance (Poisson), instead of cutting up a shuffle."""
         return False
 
@@ -61,29 +61,30 @@ class GuardedTraining(LocalTraining):
     def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
         return self.gradient_by(model, batch, rng, lambda name: None)
 
-    def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: Holder) -> Tensors:
-        """As `gradient_of`, where parameters have several holders: each clips what a sample does to its own alone."""
-        drawn = any(rule.draws for rule in self.rules)
-        size = self.batch_size if drawn else len(batch)  # a step whose size is chance is divided by the expected one
-        limits = [limit for limit in (rule.each() for rule in self.rules) if limit is not None]
+    def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: ParameterHolder) -> Tensors:
+        """As `gradient_of`, where several parties hold the parameters: each clips the gradients of its own part."""
+        drawn = any(rule.draws_at_random for rule in self.rules)
+        # The size of a randomly drawn step is itself random, so its sum is divided by the expected size.
+        size = self.batch_size if drawn else len(batch)
+        limits = [limit for limit in (rule.sample_clip() for rule in self.rules) if limit is not None]
         with _watched(model, self.rules):
             if limits:
                 gradients = clipped_mean(model, batch.x, self._targets, batch.y, min(limits), size, holder)
             else:
-                gradients = _mean(model, batch.x, self._targets, batch.y)
+                gradients = _mean_gradient(model, batch.x, self._targets, batch.y)
         for rule in self.rules:
             gradients = rule.changed(gradients, size, rng)
         return gradients
 
     def batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
-        if not any(rule.draws for rule in self.rules):
+        if not any(rule.draws_at_random for rule in self.rules):
             return super().batches(samples, rng)
         chance = min(1.0, self.batch_size / samples)
         steps = self.schedule(samples).steps
         return [(torch.rand(samples, generator=rng) < chance).nonzero().flatten() for _ in range(steps)]
 
     def _targets(self, labels: Tensor, classes: int) -> Tensor:
-        # Not one_hot, which looks at values and so cannot be mapped over samples.
+        # one_hot would do the same, but it reads values and so cannot run under vmap.
         targets = (labels[:, None] == torch.arange(classes, device=labels.device)).to(torch.get_default_dtype())
         for rule in self.rules:
             targets = rule.targets(targets)
@@ -107,7 +108,7 @@ def _watched(model: nn.Module, rules: tuple[StepRule, ...]) -> Iterator[None]:
             handle.remove()
 
 
-def _mean(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor) -> Tensors:
+def _mean_gradient(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor) -> Tensors:
     names, parameters = zip(*trained(model).items(), strict=True)
     loss = _loss(model(x), y, targets_of)
     return dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
@@ -120,9 +121,9 @@ def clipped_mean(
     y: Tensor,
     limit: float,
     size: int,
-    holder: Holder = lambda name: None,
+    holder: ParameterHolder = lambda name: None,
 ) -> Tensors:
-    """The sum of the samples' gradients, each of norm `limit` at most, over the samples `size` of a whole step."""
+    """The samples' gradients, each clipped to norm `limit`, summed and divided by `size`, the samples of a step."""
     parameters = {name: parameter.detach() for name, parameter in trained(model).items()}
     if len(x) == 0:
         return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.defense import Defense, Site
+from fedspill.defense import ClientContext, Defense
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import load, state_of
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
-from fedspill.federation.wire import envelope_fault, fault, is_recordable, weighted_sum
+from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
+from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
@@ -61,8 +62,8 @@ def select(settings: Settings, clients: int, seed: int, number: int) -> tuple[li
 
 
 @dataclass(frozen=True)
-class Round:
-    """What came of one round."""
+class RoundResult:
+    """Who was in the sum of a round, and what went wrong."""
 
     number: int
     clients: tuple[int, ...]  # in the sum
@@ -83,9 +84,9 @@ class Horizontal:
     workers: int = 1
     engine: Engine = "auto"
     public: Examples | None = None  # samples that everybody has, for defenses that mix them in
-    # For what a client may send on a bad day, or a bad client every day; identity in an honest federation.
+    # Changes what a client sends, to try faulty and malicious clients; None in an honest federation.
     tamper: Callable[[int, Message], Message] | None = None
-    # For a malicious server: what it hands out instead of its model. It reads the round and goes on from its own model.
+    # What a malicious server hands out instead of its model. After the round it goes on from its own model.
     plant: Callable[[Message], Message] | None = None
 
     def __post_init__(self) -> None:
@@ -99,7 +100,8 @@ class Horizontal:
         self.model = copy.deepcopy(self.model).to(self.device)
         self.clients = [examples.to(self.device) for examples in self.clients]
         self._training = self.settings.training
-        self._own = [len(examples) for examples in self.clients]  # samples; defenses may add others behind them
+        # Each client's own samples; a defense may append others.
+        self._own_samples = [len(examples) for examples in self.clients]
         for defense in self.settings.defenses:
             self._training = defense.local(self._training)
             self.clients = [self._with_data(defense, index, own) for index, own in enumerate(self.clients)]
@@ -107,11 +109,11 @@ class Horizontal:
         self._accepted: dict[int, Message] = {}  # the model each client last trained on
         self._memories: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # what each client's guards remember
 
-    def run(self) -> list[Round]:
+    def run(self) -> list[RoundResult]:
         """All rounds; the recording is finished after the last, the workers are stopped in any case."""
         try:
             rounds = [self.round(number) for number in range(self.settings.rounds)]
-            self.recorder.finish()  # of what was cut short nothing may say that it is whole
+            self.recorder.finish()  # only here: a recording that was cut short must not be marked as finished
             return rounds
         finally:
             self.close()
@@ -119,8 +121,8 @@ class Horizontal:
     def close(self) -> None:
         self._trainer.close()
 
-    def round(self, number: int) -> Round:
-        """One round: send the model, train, collect, leave out what is unsound, add up, step."""
+    def round(self, number: int) -> RoundResult:
+        """One round: send the model, train, collect, leave out faulty updates, add up, move the model."""
         start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
         own = Message(number, SERVER, EVERYONE, "model", start)
         handed_out = own if self.plant is None else self.plant(own)
@@ -129,23 +131,23 @@ class Horizontal:
         expected = self._expected(start)
         replies: dict[int, Message] = {}
         for index, message in self._replies(number, handed_out, selected, events):
-            honest = self._envelope(number, index)
+            honest = self._honest_envelope(number, index)
             problem = envelope_fault(message, honest)
             if problem is None and is_recordable(message.tensors):
                 self.recorder.say(message)
-            problem = problem or fault(message.tensors, expected)
+            problem = problem or update_fault(message.tensors, expected)
             if problem is None:
                 replies[index] = message
             else:
                 events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
         self._step(number, replies, events)
         if handed_out is not own:
-            load(self.model, start)  # what came back belongs to the planted model
+            load(self.model, start)  # the updates are changes of the planted model, not of the server's own
         self._note_truth(number, selected, list(replies))
         for event in events:
             self.recorder.note_event(event)
         self.recorder.end_round(number)
-        return Round(number, tuple(replies), tuple(events))
+        return RoundResult(number, tuple(replies), tuple(events))
 
     def _with_data(self, defense: Defense, index: int, own: Examples) -> Examples:
         public = None if self.public is None else self.public.to(self.device)
@@ -162,7 +164,7 @@ class Horizontal:
         """What each client sends after its guards, its training and its defenses."""
         started, groups = handed_out.tensors, []
         if self.settings.defenses:
-            groups = self._guarded(number, handed_out, selected, events)
+            groups = self._after_defenses(number, handed_out, selected, events)
         else:
             groups = [(dict(started), selected)]
         replies = []
@@ -171,10 +173,10 @@ class Horizontal:
                 replies.append((index, self._outgoing(number, index, tensors)))
         return replies
 
-    def _guarded(
+    def _after_defenses(
         self, number: int, handed_out: Message, selected: list[int], events: list[Event]
     ) -> list[tuple[Tensors, list[int]]]:
-        """Clients grouped by the model they train on after their guards had a look at it."""
+        """Clients grouped by the model that they train on after their defenses accepted or repaired it."""
         as_sent: list[int] = []
         groups: list[tuple[Tensors, list[int]]] = [(dict(handed_out.tensors), as_sent)]
         for index in selected:
@@ -197,18 +199,20 @@ class Horizontal:
                 groups.append((dict(model.tensors), [index]))
         return groups
 
-    def _site(self, index: int, place: int) -> Site:
-        return Site(self._memories.get((index, place), {}), lambda: copy.deepcopy(self.model), self.clients[index])
+    def _site(self, index: int, place: int) -> ClientContext:
+        return ClientContext(
+            self._memories.get((index, place), {}), lambda: copy.deepcopy(self.model), self.clients[index]
+        )
 
-    def _envelope(self, number: int, index: int) -> Message:
-        """What a client's message says about itself, still without tensors."""
+    def _honest_envelope(self, number: int, index: int) -> Message:
+        """An honest client's message, still without tensors."""
         kind: Literal["update", "gradient"] = "gradient" if self._training.algorithm == "fedsgd" else "update"
         receiver = AGGREGATOR if self.settings.secure_aggregation else SERVER
-        samples = self._training.schedule(self._own[index]).samples
+        samples = self._training.schedule(self._own_samples[index]).samples
         return Message(number, client(index), receiver, kind, {}, {"examples": samples})
 
     def _outgoing(self, number: int, index: int, tensors: Tensors) -> Message:
-        message = replace(self._envelope(number, index), tensors=tensors)
+        message = replace(self._honest_envelope(number, index), tensors=tensors)
         for defense in self.settings.defenses:
             message = defense.outgoing(message, generator(self.seed, defense.name, number, index))
         return self.tamper(index, message) if self.tamper else message
@@ -250,7 +254,7 @@ class Horizontal:
         if isinstance(self.recorder, NoRecorder):
             return
         facts = facts_of_round(
-            number, self.clients, self._training, self.seed, self.classes, selected, summed, self._own
+            number, self.clients, self._training, self.seed, self.classes, selected, summed, self._own_samples
         )
         for (origin, name), value in facts.items():
             self.recorder.note_truth(origin, name, value)
@@ -273,7 +277,7 @@ def facts_of_round(
 ) -> dict[tuple[Origin, str], Tensor]:
     """The labels and samples each client trained on, those behind the sum, whose they are, and all there are.
 
-    own: how many samples of each client are its own, the first ones; what a defense mixed in behind is no secret.
+    own: how many samples of each client are its own, the first ones. Those that a defense appended are public.
     """
     facts: dict[tuple[Origin, str], Tensor] = {}
     trained_on: dict[int, Tensor] = {}
@@ -285,10 +289,10 @@ def facts_of_round(
         facts[Origin(number, client(index)), "label_counts"] = trained_on[index]
         facts[Origin(number, client(index)), "used_samples"] = torch.stack([torch.full_like(used, index), used], 1)
     mine = [len(held) for held in clients] if own is None else own
-    held = torch.stack(
+    totals = torch.stack(
         [torch.bincount(c.y[:many], minlength=classes).cpu() for c, many in zip(clients, mine, strict=True)]
     ).sum(0)
-    facts[Origin(number, SERVER), "label_totals"] = held
+    facts[Origin(number, SERVER), "label_totals"] = totals
     if summed:
         behind = torch.stack([trained_on[index] for index in summed])  # (clients in the sum, classes)
         facts[Origin(number, AGGREGATOR), "label_counts"] = behind.sum(0)

@@ -31,7 +31,7 @@ def train(
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    """Dropout draws from the global generator. torch.manual_seed costs more than training a small model."""
+    """Dropout draws from the global generator. torch.manual_seed would cost more than training a small model."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -20,12 +20,12 @@ from fedspill.dataset import Examples
 from fedspill.training import LocalTraining, Tensors, is_single, loss_of, trained
 
 MOST_PARAMETERS = 160_000
-_GATHERED = 8  # steps whose samples are copied at a time: more saves little and costs memory
-_IMPOSSIBLE = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
+_STEPS_AT_ONCE = 8  # steps whose samples are copied together; more would save little time and cost memory
+_NOT_STACKABLE = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RNNBase)
 
 
 def is_stackable(model: nn.Module, examples: Examples, training: LocalTraining) -> bool:
-    """Small, without convolutions, and of those for which stacking gives the same result."""
+    """Whether stacking is faster and gives the same result: small models without convolutions."""
     small = sum(p.numel() for p in model.parameters()) <= MOST_PARAMETERS
     convolutions = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
     return small and not convolutions and why_not_stackable(model, examples, training) is None
@@ -40,7 +40,7 @@ def why_not_stackable(model: nn.Module, examples: Examples, training: LocalTrain
         return f"{training.algorithm} sends gradients"
     if type(training) is not LocalTraining:
         return "a defense changes the local steps"
-    if list(model.buffers()) or any(isinstance(layer, _IMPOSSIBLE) for layer in model.modules()):
+    if list(model.buffers()) or any(isinstance(layer, _NOT_STACKABLE) for layer in model.modules()):
         return "the model has buffers, dropout or recurrent layers"
     if len(trained(model)) < len(list(model.named_parameters(remove_duplicate=False))):
         return "the model has frozen or shared parameters"
@@ -53,7 +53,7 @@ def why_not_stackable(model: nn.Module, examples: Examples, training: LocalTrain
         twice = {name: torch.stack([p.detach(), p.detach()]) for name, p in model.named_parameters()}
         vmap(lambda state: functional_call(model, state, (examples.x[:1],)))(twice)
     except (RuntimeError, ValueError, TypeError) as error:
-        # Control flow on values, random numbers, or an operator without a batching rule.
+        # The model branches on values, draws random numbers, or uses an operator without a batching rule.
         return f"vmap cannot run it ({type(error).__name__})"
     return None
 
@@ -90,8 +90,8 @@ def _copies(tensor: Tensor, many: int) -> Tensor:
 
 def _steps(clients: Sequence[Examples], batches: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Of each step inputs (clients, b, ...), labels and weights (clients, b); short batches get padding of weight 0."""
-    for first in range(0, len(batches[0]), _GATHERED):
-        block = [steps[first : first + _GATHERED] for steps in batches]
+    for first in range(0, len(batches[0]), _STEPS_AT_ONCE):
+        block = [steps[first : first + _STEPS_AT_ONCE] for steps in batches]
         sizes = torch.tensor([[len(step) for step in steps] for steps in block])  # (clients, steps)
         longest = sizes.amax(0).tolist()
         indices = [torch.cat([_padded(step, b) for step, b in zip(steps, longest, strict=True)]) for steps in block]

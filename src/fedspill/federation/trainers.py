@@ -25,8 +25,8 @@ Engine: TypeAlias = Literal["auto", "loop", "stacked"]
 
 # Clients stacked at a time: more do not run faster, and beyond some 6 MB of parameters memory decides
 # (benchmarks/stacking.py).
-_GROUP = 32
-_GROUP_PARAMETERS = 1_500_000
+_CLIENTS_AT_ONCE = 32
+_PARAMETERS_AT_ONCE = 1_500_000
 
 
 class Trainer(ABC):
@@ -72,7 +72,7 @@ class InProcess(Trainer):
 
     def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Clients with equally many steps, evenly in groups."""
-        most = min(_GROUP, max(4, _GROUP_PARAMETERS // sum(p.numel() for p in self._model.parameters())))
+        most = min(_CLIENTS_AT_ONCE, max(4, _PARAMETERS_AT_ONCE // sum(p.numel() for p in self._model.parameters())))
         by_steps: dict[int, list[int]] = defaultdict(list)
         for index in clients:
             by_steps[self._training.schedule(len(self._clients[index])).steps].append(index)
@@ -85,9 +85,9 @@ class InProcess(Trainer):
 
 
 def _keep_freed_memory() -> None:
-    """glibc hands large freed blocks back to the system, and every step pays for getting them anew, page by page.
+    """glibc returns large freed blocks to the system, and every training step pays for getting them back, page by page.
 
-    One freed block of almost 32 MiB, never touched, raises that limit to 64 MiB. Other allocators do not mind.
+    Freeing one block of almost 32 MiB raises the size above which it does so to 64 MiB; no other allocator is affected.
     """
     torch.empty(32 * 2**20 - 2**16, dtype=torch.uint8)
 
@@ -122,7 +122,7 @@ class InWorkers(Trainer):
         engine: Engine = "auto",
     ) -> None:
         self._workers = workers
-        # Decided here, once, so that a refusal reaches the caller and not the worker processes.
+        # Decided here, so that a refusal is raised to the caller and not in the worker processes.
         decided: Engine = "stacked" if is_to_be_stacked(copy.deepcopy(model), clients[0], training, engine) else "loop"
         arguments = (model, list(clients), training, seed, decided)
         self._pool = ProcessPoolExecutor(

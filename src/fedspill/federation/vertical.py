@@ -20,9 +20,9 @@ from fedspill.defense import Defense
 from fedspill.errors import UsageError
 from fedspill.federation.batches import Batching, plan_batches
 from fedspill.federation.guarded import GuardedTraining
-from fedspill.federation.horizontal import Round
+from fedspill.federation.horizontal import RoundResult
 from fedspill.federation.local import state_of
-from fedspill.federation.wire import envelope_fault, fault, is_recordable
+from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.models.vertical import VerticalNet, owner, vertical_net
 from fedspill.seeds import generator
@@ -36,7 +36,7 @@ class VerticalSettings:
 
     rounds: int = 60
     batches: Batching = "random"
-    static: bool = False  # the model stands still: the strongest position for an attack, and the paper's main one
+    static: bool = False  # whether the model is never updated: the easiest case for an attack, and the paper's main one
     labels: Literal["server", "party"] = "server"
     embeddings: bool = False  # whether what the towers put out passes through the server
     training: LocalTraining = field(default_factory=lambda: LocalTraining(batch_size=40))
@@ -64,7 +64,7 @@ class Vertical:
     device: str = "cpu"
     # The indices of each round instead of those that the settings name, for a server that plans by hand.
     batches: Sequence[Tensor] = ()
-    # For what a party may send on a bad day, or a bad party every day; identity in an honest federation.
+    # Changes what a party sends, to try faulty and malicious parties; None in an honest federation.
     tamper: Callable[[int, Message], Message] | None = None
 
     def __post_init__(self) -> None:
@@ -83,13 +83,13 @@ class Vertical:
         for number, batch in enumerate(self.batches):
             refuse_batch(number, batch, len(self.examples))
         self._optimizer = self._training.optimizer_for(self._net.parameters())
-        self._seen = torch.zeros(len(self.examples), dtype=torch.bool)
+        self._used = torch.zeros(len(self.examples), dtype=torch.bool)
 
     @property
     def net(self) -> VerticalNet:
         return self._net
 
-    def run(self) -> list[Round]:
+    def run(self) -> list[RoundResult]:
         """All rounds; the recording is finished after the last."""
         rounds = [self.round(number) for number in range(len(self.batches))]
         self.recorder.finish()
@@ -98,7 +98,7 @@ class Vertical:
     def close(self) -> None:
         """Nothing is held beyond memory."""
 
-    def round(self, number: int) -> Round:
+    def round(self, number: int) -> RoundResult:
         """One round: send the model where it is new and the indices, collect gradients, step."""
         if number == 0 or not self.settings.static:
             state = {name: tensor.clone() for name, tensor in state_of(self._net).items()}
@@ -113,7 +113,7 @@ class Vertical:
             problem = envelope_fault(sent, message)
             if problem is None and is_recordable(sent.tensors):
                 self.recorder.say(sent)
-            problem = problem or fault(sent.tensors, expected)
+            problem = problem or update_fault(sent.tensors, expected)
             if problem is None:
                 sound[index] = sent
             else:
@@ -124,7 +124,7 @@ class Vertical:
         for event in events:
             self.recorder.note_event(event)
         self.recorder.end_round(number)
-        return Round(number, tuple(sorted(sound)), tuple(events))
+        return RoundResult(number, tuple(sorted(sound)), tuple(events))
 
     def _uploads(self, number: int, batch: Tensor) -> Iterator[tuple[Message, Tensors]]:
         """Each party's honest gradient, and what a sound one looks like."""
@@ -137,7 +137,7 @@ class Vertical:
             for index, output in enumerate(outputs):
                 self.recorder.say(Message(number, party(index), SERVER, "embedding", {"output": output.detach()}, info))
         if isinstance(self._training, GuardedTraining):
-            gradients = self._guarded(self._training, own, generator(self.seed, "steps", number))
+            gradients = self._defended_gradients(self._training, own, generator(self.seed, "steps", number))
         else:
             names, parameters = zip(*trained(net).items(), strict=True)
             loss = loss_of(net.top(outputs), own.y)
@@ -153,7 +153,7 @@ class Vertical:
         for index, tensors in holders.items():
             yield Message(number, party(index), SERVER, "gradient", tensors, info), tensors
 
-    def _guarded(self, training: GuardedTraining, batch: Examples, rng: torch.Generator) -> Tensors:
+    def _defended_gradients(self, training: GuardedTraining, batch: Examples, rng: torch.Generator) -> Tensors:
         """The gradients of a step that defenses change; every party clips what a sample does to its own tower."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(rng.initial_seed())  # dropout draws from it
@@ -167,7 +167,7 @@ class Vertical:
         return self.tamper(index, message) if self.tamper else message
 
     def _step(self, sound: dict[int, Message]) -> None:
-        """Moves the model by what arrived; a party that sent nothing sound stays where it is."""
+        """Moves the model by the gradients that arrived; the tower of a party whose gradient was left out stays."""
         arrived = dict(self._head) if self.settings.labels == "server" else {}
         for message in sound.values():
             arrived |= message.tensors
@@ -177,10 +177,12 @@ class Vertical:
 
     def _note_truth(self, number: int, batch: Tensor) -> None:
         """A sample belongs to the first round that used it: its origin is what the server asked for in that round."""
-        new = torch.unique(batch[~self._seen[batch]])
-        self._seen[new] = True
+        new = torch.unique(batch[~self._used[batch]])
+        self._used[new] = True
         if len(new):
-            places = torch.stack([torch.zeros_like(new), new], 1)  # of the one stock of data that all parties share
+            places = torch.stack(
+                [torch.zeros_like(new), new], 1
+            )  # client 0 stands for the one set of samples that all parties hold parts of
             self.recorder.note_truth(Origin(number, SERVER), "used_samples", places)
 
 

@@ -1,4 +1,7 @@
-"""Tape: rounds written to a trace in the background; what cannot be written becomes an event, never an exception."""
+"""Writes the rounds of a Flower federation to a trace in a thread of its own, so that training never waits for it.
+
+A round that cannot be written becomes an event of the trace, never an exception in the training.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +18,33 @@ from typing import Any, final
 
 from fedspill.errors import FedspillError
 from fedspill.files import write_bytes
-from fedspill.flower.round_messages import Seen, Told
+from fedspill.flower.round_messages import RoundMessages, ServerRound
 from fedspill.messages import SERVER, Message
 from fedspill.threat import ThreatModel
 from fedspill.trace import KEEP_ALL, Event, Keep, Recorder
 from fedspill.trace_folder import FolderRecorder
 
-LOG = logging.getLogger("flwr.fedspill")  # Flower shows what its own logger gets
+LOG = logging.getLogger("flwr.fedspill")  # below Flower's own logger, so that Flower shows what is logged here
 
-_RESERVE = 256 << 10  # bytes kept for the last words of a recording on a full disk
-_PATIENCE = 120.0  # seconds to wait for the last rounds to be written
+_RESERVE_BYTES = 256 << 10  # kept free, so that the last events can still be written when the disk is full
+_CLOSE_TIMEOUT = 120.0  # seconds to wait for the last rounds to be written
 
 
-class Shelf(ABC):
-    """Where a tape's recorder comes from."""
+class TraceDestination(ABC):
+    """Where the recorder comes from that the rounds are written to."""
 
     @abstractmethod
     def open(self, protocol: Mapping[str, Any]) -> Recorder:
         """The recorder to write to; called once, when the first round is known."""
 
     @abstractmethod
-    def make_room(self) -> None:
-        """Gives up what is held in reserve: called before the last word."""
+    def free_reserve(self) -> None:
+        """Frees the space that was held in reserve; called before the last events are written."""
 
 
 @final
-class Given(Shelf):
-    """A recorder that somebody else owns."""
+class GivenRecorder(TraceDestination):
+    """A recorder that the caller made and owns."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -49,32 +52,33 @@ class Given(Shelf):
     def open(self, protocol: Mapping[str, Any]) -> Recorder:
         return self._recorder
 
-    def make_room(self) -> None:
+    def free_reserve(self) -> None:
         pass
 
 
 @final
-class Folder(Shelf):
+class NewTraceFolder(TraceDestination):
     """A new folder. A name that is taken gets a number, so that a second run never stops for the first one's trace."""
 
     def __init__(self, path: Path, keep: Keep) -> None:
         self._keep = keep
-        self.path = _claim(path)
+        self.path = _make_folder(path)
         self._reserve = self.path / "reserve"
 
     def open(self, protocol: Mapping[str, Any]) -> Recorder:
-        for leftover in self.path.iterdir():  # of an attempt that failed; the folder was empty when we took it
+        # The folder was empty when we took it, so whatever is in it now is left from an attempt to open that failed.
+        for leftover in self.path.iterdir():
             leftover.unlink()
         recorder = FolderRecorder(self.path, protocol, self._keep)
-        with suppress(FedspillError, OSError):  # without it, a full disk only leaves the trace unfinished
-            write_bytes(self._reserve, bytes(_RESERVE))
+        with suppress(FedspillError, OSError):  # without a reserve, a full disk leaves the trace unfinished: no worse
+            write_bytes(self._reserve, bytes(_RESERVE_BYTES))
         return recorder
 
-    def make_room(self) -> None:
+    def free_reserve(self) -> None:
         self._reserve.unlink(missing_ok=True)
 
 
-def _claim(path: Path) -> Path:
+def _make_folder(path: Path) -> Path:
     """An empty folder of that name, or of the first free number behind it."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +94,7 @@ def _claim(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RecordingLimits:
     """What a recording may cost."""
 
     disk: int = 20 << 30  # bytes in all
@@ -98,8 +102,8 @@ class Limits:
 
 
 @dataclass
-class Lost:
-    """Rounds that are not in the trace, one after the other, and why the first of them is not."""
+class UnrecordedRounds:
+    """Consecutive rounds that are not in the trace, and why the first of them is not."""
 
     first: int = -1
     last: int = -1
@@ -111,7 +115,7 @@ class Lost:
         self.last = number
 
     def events(self, number: int) -> list[Event]:
-        """For the line of round `number` in the index, the next that can be written."""
+        """What the trace says of them, as part of round `number`: the next round that can be written."""
         if not self.why:
             return []
         rounds = f"round {self.first} was" if self.first == self.last else f"rounds {self.first} to {self.last} were"
@@ -119,109 +123,112 @@ class Lost:
 
 
 @final
-class Tape:
-    """One recording. `put` takes a round and returns at once; `close` waits for what is still to be written."""
+class BackgroundWriter:
+    """One recording. `put` queues a round and returns at once; `close` waits for what is still to be written."""
 
     def __init__(
         self,
-        shelf: Shelf,
-        tell: Callable[[Seen], Told],
-        protocol: Callable[[Told], Mapping[str, Any]],
+        destination: TraceDestination,
+        to_messages: Callable[[ServerRound], RoundMessages],
+        protocol: Callable[[RoundMessages], Mapping[str, Any]],
         threat: ThreatModel,
         keep: Keep = KEEP_ALL,
-        limits: Limits | None = None,
+        limits: RecordingLimits | None = None,
     ) -> None:
-        self._shelf = shelf
-        self._tell = tell
+        self._destination = destination
+        self._to_messages = to_messages
         self._protocol = protocol
         self._threat = threat
         self._keep = keep
-        self._limits = limits or Limits()
+        self._limits = limits or RecordingLimits()
         self._recorder: Recorder | None = None
-        self._queue: SimpleQueue[Seen | tuple[int, str] | None] = SimpleQueue()
+        # A round to write, the number of a round that was given up and why, or None at the end.
+        self._queue: SimpleQueue[ServerRound | tuple[int, str] | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._waiting = 0  # bytes in the queue
-        self._written = 0
-        self._lost = Lost()
-        self.recorded = 0
-        self._thread = threading.Thread(target=self._run, name="fedspill tape", daemon=True)
+        self._bytes_waiting = 0  # in the queue
+        self._bytes_written = 0
+        self._unrecorded = UnrecordedRounds()  # since the last round that was written
+        self.rounds_recorded = 0
+        self._thread = threading.Thread(target=self._run, name="fedspill background writer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
-    def put(self, seen: Seen) -> None:
+    def put(self, round_seen: ServerRound) -> None:
         """Queues a round. Training never waits: when too much waits to be written, the round is given up."""
-        size = seen.nbytes
+        size = round_seen.nbytes
         with self._lock:
-            if self._waiting and self._waiting + size > self._limits.memory:
-                self._queue.put((seen.number, f"{self._waiting:,} bytes wait for the disk already"))
+            if self._bytes_waiting and self._bytes_waiting + size > self._limits.memory:
+                self._queue.put((round_seen.number, f"{self._bytes_waiting:,} bytes wait for the disk already"))
                 return
-            self._waiting += size
-        self._queue.put(seen)
+            self._bytes_waiting += size
+        self._queue.put(round_seen)
 
     def close(self) -> bool:
         """Finishes the recording; False if it could not be finished in time."""
         atexit.unregister(self.close)
         if self._thread.is_alive():
             self._queue.put(None)
-            self._thread.join(_PATIENCE)
+            self._thread.join(_CLOSE_TIMEOUT)
         if self._thread.is_alive():
-            LOG.error("fedspill: the recording was not finished within %.0f s; open it with --partial.", _PATIENCE)
+            LOG.error("fedspill: the recording was not finished within %.0f s; open it with --partial.", _CLOSE_TIMEOUT)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        """What the thread does until `close`: nothing that goes wrong here may reach the training."""
         while (item := self._queue.get()) is not None:
             if isinstance(item, tuple):
-                self._lose(*item)
+                self._give_up(*item)
                 continue
             try:
                 self._write(item)
-            except Exception as error:  # whatever goes wrong here must not reach the training
-                self._lose(item.number, _reason(error))
+            except Exception as error:
+                self._give_up(item.number, _reason(error))
             with self._lock:
-                self._waiting -= item.nbytes
+                self._bytes_waiting -= item.nbytes
         try:
             self._finish()
         except Exception as error:
             LOG.error("fedspill: the recording could not be finished: %s", _reason(error))
 
-    def _write(self, seen: Seen) -> None:
-        told = self._tell(seen)
-        visible = [message for message in told.messages if self._threat.sees_message(message)]
-        recorder = self._open(told)
-        size = sum(self._size(message) for message in visible)
-        if self._written + size > self._limits.disk:
+    def _write(self, round_seen: ServerRound) -> None:
+        content = self._to_messages(round_seen)
+        visible = [message for message in content.messages if self._threat.sees_message(message)]
+        recorder = self._open(content)
+        size = sum(self._bytes_kept(message) for message in visible)
+        if self._bytes_written + size > self._limits.disk:
             raise FedspillError(f"the recording may take {self._limits.disk:,} bytes, this round would exceed them")
         for message in visible:
             recorder.say(message)
-        for (origin, name), value in told.facts.items():
+        for (origin, name), value in content.facts.items():
             recorder.note_truth(origin, name, value)
-        for event in self._lost.events(seen.number) + told.events:
+        for event in self._unrecorded.events(round_seen.number) + content.events:
             recorder.note_event(event)
-        recorder.end_round(seen.number)
-        self._lost = Lost()
-        self._written += size
-        self.recorded += 1
+        recorder.end_round(round_seen.number)
+        self._unrecorded = UnrecordedRounds()
+        self._bytes_written += size
+        self.rounds_recorded += 1
 
-    def _open(self, told: Told) -> Recorder:
+    def _open(self, content: RoundMessages) -> Recorder:
         if self._recorder is None:
-            self._recorder = self._shelf.open(self._protocol(told))
+            self._recorder = self._destination.open(self._protocol(content))
         return self._recorder
 
-    def _size(self, message: Message) -> int:
+    def _bytes_kept(self, message: Message) -> int:
+        """Bytes of a message that the recorder will write."""
         if not self._keep.wants(message):
             return 0
         wanted = (tensor for name, tensor in message.tensors.items() if self._keep.wants_tensor(name))
         return sum(tensor.numel() * tensor.element_size() for tensor in wanted)
 
-    def _lose(self, number: int, why: str) -> None:
-        """A round that is not in the trace; the next line of the index says so, on a full disk the last one."""
+    def _give_up(self, number: int, why: str) -> None:
+        """Notes a round that is not in the trace; the next round that is written says so, or else the last event."""
         LOG.error("fedspill: round %d is not recorded: %s", number, why)
-        self._lost.add(number, why)
+        self._unrecorded.add(number, why)
 
     def _finish(self) -> None:
-        recorder = self._open(Told([], [], {}))
-        self._shelf.make_room()
-        for event in self._lost.events(self._lost.last):
+        recorder = self._open(RoundMessages([], [], {}))
+        self._destination.free_reserve()
+        for event in self._unrecorded.events(self._unrecorded.last):
             recorder.note_event(event)
             recorder.end_round(event.round)
         recorder.finish()

@@ -21,25 +21,25 @@ from torch import Tensor, nn
 
 from fedspill.deployment.deployment import Deployment
 from fedspill.errors import FedspillError, UsageError
-from fedspill.federation.horizontal import Round
+from fedspill.federation.horizontal import RoundResult
 from fedspill.federation.local import state_of
-from fedspill.flower.arrays import as_record, tensors_of
+from fedspill.flower.arrays import array_record, tensors_of
 from fedspill.flower.plan_app import (
-    PATIENCE,
-    Planned,
+    TIMEOUT,
+    PlannedFederation,
     PlannedStrategy,
-    address_of,
-    as_model,
+    address_of_node,
     client_app,
-    partitions,
-    planned,
+    model_with_state,
+    partitions_of_nodes,
+    planned_federation,
 )
 from fedspill.flower.record import record
-from fedspill.flower.secagg import run_securely
+from fedspill.flower.secagg import run_secure_aggregation
 from fedspill.messages import Message
 from fedspill.trace import Event, Origin, Recorder
 
-Runner = Callable[[ServerApp, ClientApp, int], None]  # runs both sides with so many nodes, and returns at the end
+Runner = Callable[[ServerApp, ClientApp, int], None]  # runs server and clients with so many nodes to the end
 
 
 @dataclass(eq=False)
@@ -53,42 +53,42 @@ class FlowerFederation:
     def __post_init__(self) -> None:
         self._plan = plan_json(self.deployment)
         self.model: nn.Module = self.deployment.build_model()
-        self._planned()  # refuses early what cannot run
+        self._planned()  # so that a plan that Flower cannot run is refused here, before anything starts
 
-    def run(self) -> list[Round]:
+    def run(self) -> list[RoundResult]:
         """All rounds; the recording is finished at the end."""
-        server, rounds = ServerApp(), _Rounds(self.recorder)
+        server, rounds = ServerApp(), _RoundsRecorder(self.recorder)
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            self.model = serve(self._planned(), rounds, grid, context)
+            self.model = run_server(self._planned(), rounds, grid, context)
 
-        # Nodes get the plan and build their data themselves, once per process: small messages, and no shared memory.
+        # Nodes get the plan and load their data themselves, once per process, so that no data travels in messages.
         plan, data_dir = self._plan, self._data_dir()
         with quiet_flower():
-            clients = client_app(lambda context: planned(plan, data_dir))
+            clients = client_app(lambda context: planned_federation(plan, data_dir))
             (self.runner or on_ray(2))(server, clients, len(self.deployment.shares.clients))
         return rounds.done
 
     def close(self) -> None:
         """Nothing is held between runs."""
 
-    def _planned(self) -> Planned:
-        return planned(self._plan, self._data_dir())
+    def _planned(self) -> PlannedFederation:
+        return planned_federation(self._plan, self._data_dir())
 
     def _data_dir(self) -> str:
         return str(self.deployment.data_dir.absolute()) if self.deployment.data_dir else ""
 
 
 @final
-class _Rounds(Recorder):
-    """Passes everything on, and keeps what came of each round."""
+class _RoundsRecorder(Recorder):
+    """Passes everything on to another recorder, and notes which clients took part in each round."""
 
     def __init__(self, inner: Recorder) -> None:
         self._inner = inner
         self._clients: list[int] = []
         self._events: list[Event] = []
-        self.done: list[Round] = []
+        self.done: list[RoundResult] = []
 
     def say(self, message: Message) -> None:
         if message.kind == "update":
@@ -103,7 +103,7 @@ class _Rounds(Recorder):
         self._inner.note_event(event)
 
     def end_round(self, number: int) -> None:
-        self.done.append(Round(number, tuple(self._clients), tuple(self._events)))
+        self.done.append(RoundResult(number, tuple(self._clients), tuple(self._events)))
         self._clients, self._events = [], []
         self._inner.end_round(number)
 
@@ -111,33 +111,33 @@ class _Rounds(Recorder):
         self._inner.finish()
 
 
-def serve(plan: Planned, recorder: Recorder, grid: Grid, context: Context) -> nn.Module:
-    """The server side: asks who is who, then runs the rounds, summing in the open or securely."""
+def run_server(plan: PlannedFederation, recorder: Recorder, grid: Grid, context: Context) -> nn.Module:
+    """The server side: asks each node which partition it holds, then runs the rounds; returns the global model."""
     settings = plan.deployment.settings
-    nodes = partitions(grid, len(plan.deployment.shares.clients))
+    nodes = partitions_of_nodes(grid, len(plan.deployment.shares.clients))
     if settings.secure_aggregation:
-        return as_model(plan, run_securely(plan, nodes, recorder, grid, context))
+        return model_with_state(plan, run_secure_aggregation(plan, nodes, recorder, grid, context))
     strategy = record(
         PlannedStrategy(plan, nodes),
         recorder,
         weighting=settings.weighting,
         leave_out_unsound=True,
-        client_name=address_of(nodes),
+        client_name=address_of_node(nodes),
         truth=plan.truth,
     )
-    start = as_record(state_of(plan.deployment.build_model()))
-    result = strategy.start(grid, start, num_rounds=settings.rounds, timeout=PATIENCE)
-    return as_model(plan, tensors_of(result.arrays)) if result.arrays else plan.deployment.build_model()
+    start = array_record(state_of(plan.deployment.build_model()))
+    result = strategy.start(grid, start, num_rounds=settings.rounds, timeout=TIMEOUT)
+    return model_with_state(plan, tensors_of(result.arrays)) if result.arrays else plan.deployment.build_model()
 
 
 def plan_json(deployment: Deployment) -> str:
-    """The plan with the defenses that are really in place, which an audit may have added to."""
+    """The plan as JSON, with all defenses of the deployment: an audit may have added some to those of the plan."""
     defenses = [{"name": defense.name, **asdict(defense)} for defense in deployment.settings.defenses]  # type: ignore[call-overload]
     return json.dumps(deployment.plan.model_dump(mode="json") | {"defenses": defenses}, sort_keys=True)
 
 
 def on_ray(processors: int) -> Runner:
-    """Flower's simulation, bound to this machine."""
+    """Runs both sides in Flower's simulation on Ray, which listens on this machine alone."""
 
     def run(server: ServerApp, clients: ClientApp, nodes: int) -> None:
         try:
@@ -172,7 +172,9 @@ def on_superlink(deployment: Deployment, trace: Path, superlink: str, *, seconds
             "trace": str(trace.absolute()),
             "data-dir": str(deployment.data_dir or ""),
         }
-        lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]  # a JSON string is one of TOML
+        lines = [
+            f"{key} = {json.dumps(value)}" for key, value in settings.items()
+        ]  # every JSON string is a TOML string
         with (app / "pyproject.toml").open("a", encoding="utf-8") as file:
             file.write("\n".join(["", "[tool.flwr.app.config]", *lines, ""]))
         try:
@@ -187,8 +189,8 @@ def on_superlink(deployment: Deployment, trace: Path, superlink: str, *, seconds
         except subprocess.TimeoutExpired:
             raise FedspillError(f"SuperLink {superlink} did not finish within {seconds:.0f} s.") from None
     if done.returncode or not (trace / "trace.json").is_file():
-        said = (done.stdout + done.stderr).strip().splitlines()[-20:]
-        raise FedspillError(f"SuperLink {superlink} did not run the plan:\n" + "\n".join(said))
+        output = (done.stdout + done.stderr).strip().splitlines()[-20:]
+        raise FedspillError(f"SuperLink {superlink} did not run the plan:\n" + "\n".join(output))
 
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -196,8 +198,8 @@ _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_
 
 @contextmanager
 def quiet_flower() -> Iterator[None]:
-    """No telemetry, and of Flower's log the warnings."""
-    log, before = logging.getLogger("flwr"), dict(os.environ)
+    """Turns off Flower's telemetry, and all of its log below warnings."""
+    log, environment_before = logging.getLogger("flwr"), dict(os.environ)
     level = log.level
     os.environ.update(_QUIET)
     log.setLevel(logging.WARNING)
@@ -206,7 +208,7 @@ def quiet_flower() -> Iterator[None]:
     finally:
         log.setLevel(level)
         for name in _QUIET:
-            if name in before:
-                os.environ[name] = before[name]
+            if name in environment_before:
+                os.environ[name] = environment_before[name]
             else:
                 os.environ.pop(name, None)

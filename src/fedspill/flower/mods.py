@@ -1,4 +1,4 @@
-"""mod: defenses as a Flower client mod. What comes in is inspected, what goes out is defended."""
+"""Defenses as a Flower client mod: the model that comes in is inspected, the update that goes out is defended."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
-from fedspill.defense import Defense, Site
+from fedspill.defense import ClientContext, Defense
 from fedspill.errors import FedspillError, UsageError
-from fedspill.flower.arrays import as_record, changes, only_arrays, tensors_of
-from fedspill.flower.guard_memory import Memory
+from fedspill.flower.arrays import array_record, single_array_record, tensors_of, update_from
+from fedspill.flower.guard_memory import GuardMemory
 from fedspill.messages import SERVER, Message, client
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining
@@ -48,9 +48,9 @@ def mod(
     """
     if not defenses:
         raise UsageError("mod needs at least one defense.", remedy="Defenses: fedspill list defenses.")
-    plain = LocalTraining()
+    unchanged = LocalTraining()
     for defense in defenses:
-        if defense.local(plain) is not plain:
+        if defense.local(unchanged) is not unchanged:
             raise UsageError(
                 f"{defense.name} changes how a client trains, which a mod cannot do.",
                 remedy="Use it in your training code, or audit it with a plan.",
@@ -60,12 +60,12 @@ def mod(
                 f"{defense.name} does not act on messages, so a mod of it would do nothing.",
                 remedy="For secure aggregation use Flower's secaggplus_mod; audit the others with a plan.",
             )
-    return Guard(defenses, seed, None if memory is None else Path(memory), arrays_key, architecture, examples)
+    return DefenseMod(defenses, seed, None if memory is None else Path(memory), arrays_key, architecture, examples)
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Sits between the wire and the training code."""
+class DefenseMod:
+    """The mod: Flower calls it with each message, and it calls the training code."""
 
     defenses: tuple[Defense, ...]
     seed: int | None
@@ -76,51 +76,51 @@ class Guard:
 
     def __call__(self, msg: FlowerMessage, context: Context, call_next: ClientAppCallable) -> FlowerMessage:
         if not msg.has_content() or not msg.content.array_records:
-            return call_next(msg, context)  # nothing that could be a model
-        memory = Memory(context, "-".join(defense.name for defense in self.defenses), self.memory)
-        number = _round(msg, memory)
+            return call_next(msg, context)  # there is no model in it to inspect
+        memory = GuardMemory(context, "-".join(defense.name for defense in self.defenses), self.memory)
+        number = _round_number(msg, memory)
         try:
-            key, record = only_arrays(msg.content, self.arrays_key)
+            key, record = single_array_record(msg.content, self.arrays_key)
             received = tensors_of(record)
         except FedspillError as error:
             return _refusal(msg, f"the model cannot be read: {error}")
-        me = client(_index(context))
-        model, found, notes = self._inspect(Message(number, SERVER, me, "model", received), memory, context)
+        own_address = client(_client_index(context))
+        model, findings, notes = self._inspect(Message(number, SERVER, own_address, "model", received), memory, context)
         if model is None:
-            memory.note(notes)
-            return _refusal(msg, found)
+            memory.keep_notes(notes)
+            return _refusal(msg, findings)
         if model.tensors is not received:
-            LOG.warning("fedspill: %s", found)
-            msg.content[key] = as_record(model.tensors)
+            LOG.warning("fedspill: %s", findings)
+            msg.content[key] = array_record(model.tensors)
         if msg.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(msg, context)
-        memory.note(notes)
-        memory.remember(number + 1, model if self._looks_back() else None)
+        memory.keep_notes(notes)
+        memory.remember(number + 1, model if self._compares_models() else None)
         reply = call_next(msg, context)
         if reply.has_error():
             return reply
         return self._defend(msg, reply, received, model.tensors, number, context)
 
-    def _looks_back(self) -> bool:
-        """Whether any defense compares a model with the one before; if none does, there is no need to keep it."""
+    def _compares_models(self) -> bool:
+        """Whether any defense looks at incoming models; if none does, the model need not be kept for the next round."""
         return any(type(defense).incoming is not Defense.incoming for defense in self.defenses)
 
     def _inspect(
-        self, model: Message, memory: Memory, context: Context
+        self, model: Message, memory: GuardMemory, context: Context
     ) -> tuple[Message | None, str, dict[int, Mapping[str, Tensor]]]:
         """The model to train on, or None; what was found; and what each defense will remember."""
-        found, notes, previous = [], {}, memory.previous()
+        findings, notes, previous = [], {}, memory.previous_model()
         own = self.examples(context) if self.examples is not None else None
         for place, defense in enumerate(self.defenses):
-            verdict = defense.incoming(model, previous, Site(memory.notes(place), self.architecture, own))
+            verdict = defense.incoming(model, previous, ClientContext(memory.notes_of(place), self.architecture, own))
             if verdict.memory is not None:
                 notes[place] = verdict.memory
             if verdict.action == "refuse":
                 return None, f"{defense.name} refused the model: {verdict.why}", notes
             if verdict.action == "repair":
-                found.append(f"{defense.name} repaired the model: {verdict.why}")
+                findings.append(f"{defense.name} repaired the model: {verdict.why}")
                 model = verdict.model or model
-        return model, "; ".join(found), notes
+        return model, "; ".join(findings), notes
 
     def _defend(
         self,
@@ -133,21 +133,21 @@ class Guard:
     ) -> FlowerMessage:
         """The reply with the defended update on top of the model as it was sent, repaired or not."""
         try:
-            key, record = only_arrays(reply.content, self.arrays_key)
-            update = changes(start, record)
-            odd = sorted(name for name in update if name not in start or start[name].shape != update[name].shape)
+            key, record = single_array_record(reply.content, self.arrays_key)
+            update = update_from(start, record)
+            misfits = sorted(name for name in update if name not in start or start[name].shape != update[name].shape)
         except FedspillError as error:
             return _refusal(msg, f"the update cannot be read: {error}")
-        if odd:
-            return _refusal(msg, f"the update does not fit the model at {', '.join(odd[:8])}; it was not sent")
-        message = Message(number, client(_index(context)), SERVER, "update", update)
+        if misfits:
+            return _refusal(msg, f"the update does not fit the model at {', '.join(misfits[:8])}; it was not sent")
+        message = Message(number, client(_client_index(context)), SERVER, "update", update)
         defended = message
         for defense in self.defenses:
-            defended = defense.outgoing(defended, self._rng(defense, number, _index(context)))
+            defended = defense.outgoing(defended, self._rng(defense, number, _client_index(context)))
         if defended is message and start is received:
             return reply
         leaving = {name: received[name] + change for name, change in defended.tensors.items()}
-        reply.content[key] = as_record({**tensors_of(record), **leaving})
+        reply.content[key] = array_record({**tensors_of(record), **leaving})
         return reply
 
     def _rng(self, defense: Defense, number: int, index: int) -> torch.Generator:
@@ -161,15 +161,15 @@ def _refusal(msg: FlowerMessage, why: str) -> FlowerMessage:
     return FlowerMessage(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"fedspill: {why}"), reply_to=msg)
 
 
-def _round(msg: FlowerMessage, memory: Memory) -> int:
-    """From 0, as the server says it; where it does not, as often as this client has trained."""
+def _round_number(msg: FlowerMessage, memory: GuardMemory) -> int:
+    """From 0: what the server states, else the number of rounds that this client has trained in."""
     for config in msg.content.config_records.values():
-        said = config.get("server-round")
-        if isinstance(said, int) and said > 0:
-            return said - 1
-    return memory.rounds()
+        stated = config.get("server-round")
+        if isinstance(stated, int) and stated > 0:
+            return stated - 1
+    return memory.rounds_trained()
 
 
-def _index(context: Context) -> int:
-    """The partition where the node has one, else the node itself."""
+def _client_index(context: Context) -> int:
+    """The node's partition where it has one, else the node's own number."""
     return int(context.node_config.get("partition-id", context.node_id))

@@ -26,20 +26,20 @@ from fedspill.errors import FedspillError, UsageError
 from fedspill.federation.horizontal import facts_of_round, select
 from fedspill.federation.local import load, state_of, train
 from fedspill.federation.trainers import training_rng
-from fedspill.federation.wire import weighted_sum
-from fedspill.flower.arrays import as_record, only_arrays, tensors_of
-from fedspill.flower.mods import Guard
-from fedspill.flower.round_messages import change_of, reply_in
+from fedspill.federation.weighted_sum import weighted_sum
+from fedspill.flower.arrays import array_record, single_array_record, tensors_of
+from fedspill.flower.mods import DefenseMod
+from fedspill.flower.round_messages import reply_of, update_in_reply
 from fedspill.messages import client
 from fedspill.trace import Origin
 from fedspill.training import LocalTraining
 
-PATIENCE = 300.0  # seconds to wait for nodes or for a round
+TIMEOUT = 300.0  # seconds to wait for all nodes to appear, and for the replies of a round
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
-    """A deployment, with what both sides of the wire derive from it."""
+class PlannedFederation:
+    """A deployment, with what both the server and the clients of the Flower app derive from it."""
 
     deployment: Deployment
 
@@ -61,78 +61,79 @@ class Planned:
         """What really happened in a round, as our own engine notes it."""
         indices = [int(address.partition(":")[2]) for address in summed]
         clients, classes = self.deployment.shares.clients, len(self.deployment.dataset.classes)
-        return facts_of_round(number, clients, self.training, self.seed, classes, indices, indices)
+        facts = facts_of_round(number, clients, self.training, self.seed, classes, indices, indices)
+        return facts | self.deployment.asked_truth(number)
 
     @cached_property
-    def names(self) -> list[str]:
-        """The tensors that travel under secure aggregation: those that can be summed."""
+    def summed_names(self) -> list[str]:
+        """Names of the tensors that are sent under secure aggregation: those that can be summed."""
         return [name for name, tensor in state_of(self.deployment.build_model()).items() if tensor.is_floating_point()]
 
 
 @lru_cache(maxsize=2)
-def planned(plan: str, data_dir: str) -> Planned:
-    """From a plan as JSON; kept, because every message to a client asks for it."""
+def planned_federation(plan: str, data_dir: str) -> PlannedFederation:
+    """The federation of a plan given as JSON; cached, because every message to a client asks for it."""
     checked = check_plan(json.loads(plan), "the plan")
     if checked.training.algorithm != "fedavg":
         raise UsageError(
             f"Under Flower clients send models, so {checked.training.algorithm} cannot be run.",
             remedy='Use algorithm = "fedavg" with steps = 1, or the engine "own".',
         )
-    return Planned(Deployment.of(checked, Path(data_dir) if data_dir else None))
+    return PlannedFederation(Deployment.of(checked, Path(data_dir) if data_dir else None))
 
 
-def client_app(planned_for: Callable[[Context], Planned]) -> ClientApp:
+def client_app(plan_of: Callable[[Context], PlannedFederation]) -> ClientApp:
     """The client side: local training, with the plan's defenses on the wire."""
 
-    def on_the_wire(msg: FlowerMessage, context: Context, call_next: ClientAppCallable) -> FlowerMessage:
-        settings, seed = planned_for(context).deployment.settings, planned_for(context).seed
+    def defend(msg: FlowerMessage, context: Context, call_next: ClientAppCallable) -> FlowerMessage:
+        settings, seed = plan_of(context).deployment.settings, plan_of(context).seed
 
-        def guarded(msg: FlowerMessage, context: Context) -> FlowerMessage:
-            return Guard(settings.defenses, seed, None, None)(msg, context, call_next)
+        def with_defenses(msg: FlowerMessage, context: Context) -> FlowerMessage:
+            return DefenseMod(settings.defenses, seed, None, None)(msg, context, call_next)
 
-        inner = guarded if settings.defenses else call_next
+        inner = with_defenses if settings.defenses else call_next
         return secaggplus_mod(msg, context, inner) if settings.secure_aggregation else inner(msg, context)
 
-    app = ClientApp(mods=[on_the_wire])
+    app = ClientApp(mods=[defend])
 
     @app.query()
-    def who(msg: FlowerMessage, context: Context) -> FlowerMessage:
-        return FlowerMessage(RecordDict({"who": MetricRecord({"partition-id": _index(context)})}), reply_to=msg)
+    def tell_partition(msg: FlowerMessage, context: Context) -> FlowerMessage:
+        return FlowerMessage(RecordDict({"who": MetricRecord({"partition-id": _partition_of(context)})}), reply_to=msg)
 
     @app.train()
     def train_locally(msg: FlowerMessage, context: Context) -> FlowerMessage:
         torch.set_num_threads(1)
-        plan, index = planned_for(context), _index(context)
+        plan, index = plan_of(context), _partition_of(context)
         configs = {key: value for config in msg.content.config_records.values() for key, value in config.items()}
         number = int(str(configs["server-round"])) - 1
         if index in plan.selected(number)[1]:
             raise FedspillError("dropped out of this round, as the plan says")
-        key, record = only_arrays(msg.content)
+        key, record = single_array_record(msg.content)
         model = plan.deployment.build_model()
-        start = state_of(model) | dict(zip(_travelling(plan, record), tensors_of(record).values(), strict=True))
+        start = state_of(model) | dict(zip(_sent_names(plan, record), tensors_of(record).values(), strict=True))
         examples = plan.deployment.shares.clients[index]
         train(model, start, examples, plan.training, training_rng(plan.seed, number, index))
-        after = {name: state_of(model)[name] for name in _travelling(plan, record)}
-        return FlowerMessage(_answer(after, plan.training.schedule(len(examples)).samples, key), reply_to=msg)
+        after = {name: state_of(model)[name] for name in _sent_names(plan, record)}
+        return FlowerMessage(_reply_content(after, plan.training.schedule(len(examples)).samples, key), reply_to=msg)
 
     return app
 
 
-def _index(context: Context) -> int:
+def _partition_of(context: Context) -> int:
     return int(context.node_config["partition-id"])
 
 
-def _travelling(plan: Planned, record: ArrayRecord) -> list[str]:
-    """Names of the arrays in a message; SecAgg+ sends bare lists of what can be summed."""
-    return plan.names if plan.deployment.settings.secure_aggregation else list(record)
+def _sent_names(plan: PlannedFederation, record: ArrayRecord) -> list[str]:
+    """Names of the arrays in a message; SecAgg+ sends a bare list of the tensors that can be summed."""
+    return plan.summed_names if plan.deployment.settings.secure_aggregation else list(record)
 
 
-def _answer(after: dict[str, Tensor], examples: int, key: str) -> RecordDict:
-    """In the words of the message API, or in the older ones that SecAgg+ reads."""
+def _reply_content(after: dict[str, Tensor], examples: int, key: str) -> RecordDict:
+    """The reply in the form of Flower's message API, or in the older form that SecAgg+ reads."""
     if key != "fitins.parameters":
         metrics = MetricRecord({"num-examples": examples})
-        return RecordDict({"arrays": as_record(after), "metrics": metrics})
-    arrays = as_record({str(number): tensor for number, tensor in enumerate(after.values())})
+        return RecordDict({"arrays": array_record(after), "metrics": metrics})
+    arrays = array_record({str(number): tensor for number, tensor in enumerate(after.values())})
     return RecordDict(
         {
             "fitres.parameters": arrays,
@@ -143,18 +144,18 @@ def _answer(after: dict[str, Tensor], examples: int, key: str) -> RecordDict:
     )
 
 
-def partitions(grid: Grid, wanted: int) -> dict[int, int]:
-    """Which node holds which partition, once all are there: {node: partition}."""
-    until = time.monotonic() + PATIENCE
+def partitions_of_nodes(grid: Grid, wanted: int) -> dict[int, int]:
+    """{node: partition} of all nodes; waits until there are as many as `wanted`."""
+    until = time.monotonic() + TIMEOUT
     while len(nodes := list(grid.get_node_ids())) < wanted:
         if time.monotonic() > until:
             raise FedspillError(
-                f"{wanted} nodes are needed, {len(nodes)} came within {PATIENCE:.0f} s.",
+                f"{wanted} nodes are needed, {len(nodes)} came within {TIMEOUT:.0f} s.",
                 remedy="Start one SuperNode per client, with partition-id 0, 1, ... in its --node-config.",
             )
         time.sleep(0.5)
     asked = [FlowerMessage(RecordDict({"who": ConfigRecord({})}), node, MessageType.QUERY) for node in nodes]
-    answers = [reply for reply in grid.send_and_receive(asked, timeout=PATIENCE) if not reply.has_error()]
+    answers = [reply for reply in grid.send_and_receive(asked, timeout=TIMEOUT) if not reply.has_error()]
     found = {a.metadata.src_node_id: int(a.content.metric_records["who"]["partition-id"]) for a in answers}  # type: ignore[arg-type]
     if sorted(found.values()) != list(range(wanted)):
         raise FedspillError(
@@ -166,9 +167,9 @@ def partitions(grid: Grid, wanted: int) -> dict[int, int]:
 
 @dataclass(eq=False)
 class PlannedStrategy(Strategy):
-    """Selection, check and step of our own engine, over Flower's messages."""
+    """Selects clients, checks updates and moves the model as our own engine does, over Flower's messages."""
 
-    plan: Planned
+    plan: PlannedFederation
     nodes: dict[int, int]  # node: partition
     _start: dict[str, Tensor] = field(default_factory=dict)
 
@@ -187,10 +188,10 @@ class PlannedStrategy(Strategy):
         self, server_round: int, replies: Iterable[FlowerMessage]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         settings = self.plan.deployment.settings
-        opened = [reply_in(reply, None, "num-examples") for reply in replies]
-        opened.sort(key=lambda reply: self.nodes[reply.node])  # so that the sum rounds the same way every time
-        changes = [(reply, change_of(reply, self._start)) for reply in opened if not reply.error]
-        sound = [(reply, change.update) for reply, change in changes if change.sound]
+        received = [reply_of(reply, None, "num-examples") for reply in replies]
+        received.sort(key=lambda reply: self.nodes[reply.node])  # a sum in another order would round otherwise
+        updates = [(reply, update_in_reply(reply, self._start)) for reply in received if not reply.error]
+        sound = [(reply, update.update) for reply, update in updates if update.is_sound]
         if not sound:
             return None, None
         shares = [(reply.examples or 0) if settings.weighting == "examples" else 1 for reply, _ in sound]
@@ -198,7 +199,7 @@ class PlannedStrategy(Strategy):
         moved = {name: self._start[name] + settings.server_lr * step for name, step in total.items()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
             return None, None
-        return as_record(self._start | moved), None
+        return array_record(self._start | moved), None
 
     def configure_evaluate(self, *_: Any) -> Iterable[FlowerMessage]:
         return []
@@ -210,11 +211,11 @@ class PlannedStrategy(Strategy):
         pass
 
 
-def as_model(plan: Planned, state: dict[str, Tensor]) -> nn.Module:
+def model_with_state(plan: PlannedFederation, state: dict[str, Tensor]) -> nn.Module:
     model = plan.deployment.build_model()
     load(model, state_of(model) | state)
     return model
 
 
-def address_of(nodes: dict[int, int]) -> Callable[[int], str]:
+def address_of_node(nodes: dict[int, int]) -> Callable[[int], str]:
     return lambda node: client(nodes[node]) if node in nodes else client(node)

@@ -12,14 +12,14 @@ from torch import Tensor
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Weighting
 from fedspill.flower.background_writer import LOG
-from fedspill.flower.round_messages import Told
-from fedspill.leaks.labels.checkpoints import find_head
+from fedspill.flower.round_messages import RoundMessages
+from fedspill.observe.find_head import find_head
 from fedspill.version import __version__
 
 
 @dataclass(frozen=True)
-class Training:
-    """How clients train, as far as the person who records says so; None is not known."""
+class StatedTraining:
+    """How clients train, as stated by whoever records; None is not known. Nobody checks it."""
 
     lr: float | None = None
     batch_size: int | None = None
@@ -30,8 +30,8 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Head:
-    """The last linear layer, by the names of its tensors."""
+class NamedLinearLayer:
+    """A linear layer, by the names of its tensors."""
 
     weight: str
     bias: str | None
@@ -39,10 +39,15 @@ class Head:
 
 
 def protocol_of(
-    told: Told, training: Training, head: str | None, adversary: str, *, secure_aggregation: bool = False
+    first_round: RoundMessages,
+    training: StatedTraining,
+    head: str | None,
+    adversary: str,
+    *,
+    secure_aggregation: bool = False,
 ) -> Mapping[str, Any]:
-    """What is written into trace.json, from the first round that was recorded."""
-    found = head_of(told, head)
+    """What is written into trace.json; the last layer is found in the first round that was recorded."""
+    found = find_last_layer(first_round, head)
     return {
         "classes": found.classes if found else None,
         "head_weight": found.weight if found else None,
@@ -60,9 +65,9 @@ def protocol_of(
     }
 
 
-def head_of(told: Told, name: str | None) -> Head | None:
-    """The head as named; else by the sum of an update over the classes, which is zero; else the last that fits."""
-    models = [message.tensors for message in told.messages if message.kind == "model"]
+def find_last_layer(first_round: RoundMessages, name: str | None) -> NamedLinearLayer | None:
+    """The layer of that name; else the one whose update adds up to zero over the classes; else the model's last one."""
+    models = [message.tensors for message in first_round.messages if message.kind == "model"]
     if not models:
         return None
     layers = _linear_layers(models[0])
@@ -72,15 +77,17 @@ def head_of(told: Told, name: str | None) -> Head | None:
             known = ", ".join(layer.weight for layer in layers) or "none"
             LOG.error("fedspill: there is no linear layer named %r; linear weights: %s", name, known)
         return chosen[0] if chosen else None
-    shown = [_shown_by(message.tensors, layers) for message in told.messages if message.kind == "aggregate"]
+    shown = [
+        _weight_shown_by(message.tensors, layers) for message in first_round.messages if message.kind == "aggregate"
+    ]
     chosen = [layer for layer in layers if layer.weight in shown] or layers
     return chosen[-1] if chosen else None
 
 
-def _shown_by(update: Mapping[str, Tensor], layers: list[Head]) -> str | None:
-    """The weight whose update adds up to zero over the classes; the last layer is nearly always the one."""
-    for some in (layers[-1:], layers):
-        names = [name for layer in some for name in (layer.weight, layer.bias) if name in update]
+def _weight_shown_by(update: Mapping[str, Tensor], layers: list[NamedLinearLayer]) -> str | None:
+    """The weight whose update adds up to zero over the classes; the last layer, mostly the one, is tried first."""
+    for candidates in (layers[-1:], layers):
+        names = [name for layer in candidates for name in (layer.weight, layer.bias) if name in update]
         try:
             head = find_head({name: update[name].double() for name in names if name is not None})
         except FedspillError:
@@ -89,7 +96,7 @@ def _shown_by(update: Mapping[str, Tensor], layers: list[Head]) -> str | None:
     return None
 
 
-def _linear_layers(model: Mapping[str, Tensor]) -> list[Head]:
+def _linear_layers(model: Mapping[str, Tensor]) -> list[NamedLinearLayer]:
     """Two-dimensional weights in the order of the model, each with the bias that belongs to it."""
     names, layers = list(model), []
     for name, following in zip(names, [*names[1:], ""], strict=True):
@@ -97,7 +104,8 @@ def _linear_layers(model: Mapping[str, Tensor]) -> list[Head]:
         if weight.ndim != 2 or not weight.is_floating_point():
             continue
         stem, dot, last = name.rpartition(".")
-        bias = f"{stem}{dot}bias" if last == "weight" else following  # a plain list of arrays: the bias comes next
+        # In a bare list of arrays without names, the bias follows its weight.
+        bias = f"{stem}{dot}bias" if last == "weight" else following
         fits = bias in model and model[bias].shape == weight.shape[:1]
-        layers.append(Head(name, bias if fits else None, weight.shape[0]))
+        layers.append(NamedLinearLayer(name, bias if fits else None, weight.shape[0]))
     return layers

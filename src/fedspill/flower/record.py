@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,14 +11,15 @@ from flwr.app import Message as FlowerMessage
 from flwr.server.strategy import Strategy as LegacyStrategy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
 from fedspill.federation.horizontal import Weighting
-from fedspill.flower.arrays import tensors_of
-from fedspill.flower.background_writer import Limits
-from fedspill.flower.legacy import RecordedLegacy
-from fedspill.flower.protocol import Training
-from fedspill.flower.round_messages import Reply, Seen, Truth, change_of, models_in, reply_in
-from fedspill.flower.strategy_recording import Recording, Wishes
+from fedspill.flower.arrays import Arrays, tensors_of
+from fedspill.flower.background_writer import LOG, RecordingLimits
+from fedspill.flower.legacy_strategies import RecordedLegacyStrategy
+from fedspill.flower.protocol import StatedTraining
+from fedspill.flower.round_messages import FactsOfRound, NodeReply, models_sent, reply_of, update_in_reply
+from fedspill.flower.strategy_recording import RecordingOptions, StrategyRecording
 from fedspill.messages import client
 from fedspill.threat import adversary as named_adversary
 from fedspill.trace import KEEP_ALL, Keep, Recorder
@@ -38,14 +39,14 @@ def record(
     head: str | None = None,
     adversary: str | None = None,
     keep: Keep = KEEP_ALL,
-    limits: Limits | None = None,
+    limits: RecordingLimits | None = None,
     secure_aggregation: bool = False,
     leave_out_unsound: bool = False,
     arrays_key: str | None = None,
     examples_key: str = "num-examples",
     names: Sequence[str] | None = None,
     client_name: Callable[[int], str] = client,
-    truth: Truth | None = None,
+    truth: FactsOfRound | None = None,
 ) -> AnyStrategy:
     """The same strategy, of a subclass that also records every training round to the folder `to`.
 
@@ -55,7 +56,7 @@ def record(
     lr, batch_size, local_epochs, optimizer   how clients train, for attacks that need to know it
     weighting           how the strategy weighs clients, for the aggregate in the trace
     head                the last linear layer ("fc3"), or its weight; found by itself where the update shows it
-    adversary           whose sight is recorded, "curious-server" by default: what it does not see is not written
+    adversary           who the recording is for, "curious-server" by default: what it does not see is not written
     keep, limits        which rounds, clients and tensors; how many bytes on disk and in memory
     secure_aggregation  replies carry the sum (SecAgg+): record that, and nothing if they turn out to be single updates
     leave_out_unsound   keep NaN, infinities and wrong shapes from the strategy, which would otherwise sum or crash
@@ -65,14 +66,14 @@ def record(
     client_name         the address of a node in the trace
     truth               (round, addresses in the sum) to the facts of the round, where they are known: in a simulation
     """
-    sight = adversary or ("curious-server-secagg" if secure_aggregation else "curious-server")
-    wishes = Wishes(
+    recorded_for = adversary or ("curious-server-secagg" if secure_aggregation else "curious-server")
+    options = RecordingOptions(
         to if isinstance(to, Recorder) else Path(to),
-        Training(lr, batch_size, local_epochs, optimizer, weighting),
+        StatedTraining(lr, batch_size, local_epochs, optimizer, weighting),
         head,
-        named_adversary(sight),
+        named_adversary(recorded_for),
         keep,
-        limits or Limits(),
+        limits or RecordingLimits(),
         secure_aggregation,
         leave_out_unsound,
         arrays_key,
@@ -81,34 +82,33 @@ def record(
         client_name,
         truth,
     )
-    before = Recorded if isinstance(strategy, Strategy) else RecordedLegacy
-    kind = type(f"Recorded{type(strategy).__name__}", (before, type(strategy)), {})
-    recorded: AnyStrategy = object.__new__(kind)
-    vars(recorded).update(vars(strategy), fedspill=Recording(wishes))
+    recording_class = RecordedStrategy if isinstance(strategy, Strategy) else RecordedLegacyStrategy
+    combined = type(f"Recorded{type(strategy).__name__}", (recording_class, type(strategy)), {})
+    recorded: AnyStrategy = object.__new__(combined)
+    vars(recorded).update(vars(strategy), fedspill=StrategyRecording(options))
     return recorded
 
 
-class Recorded(Strategy):
-    """Stands before the strategy's own class, so that everything else of that class stays in reach."""
+class RecordedStrategy(Strategy):
+    """Comes before the strategy's own class in the order of inheritance: it sees what that class sends and receives."""
 
-    fedspill: Recording
+    fedspill: StrategyRecording
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[FlowerMessage]:
         messages = list(super().configure_train(server_round, arrays, config, grid))  # type: ignore[safe-super]
-        self.fedspill.sent(lambda: models_in(messages, self.fedspill.wishes.arrays_key))
+        self.fedspill.note_sent(lambda: models_sent(messages, self.fedspill.options.arrays_key))
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[FlowerMessage]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        arrived, wishes = list(replies), self.fedspill.wishes
-        seen = self.fedspill.received(
-            server_round - 1, lambda: [reply_in(reply, wishes.arrays_key, wishes.examples_key) for reply in arrived]
-        )
-        if seen is not None and wishes.leave_out_unsound:
-            arrived = sound(seen, arrived)
+        arrived, options = list(replies), self.fedspill.options
+        read = [reply_of(reply, options.arrays_key, options.examples_key) for reply in arrived]
+        self.fedspill.note_received(server_round - 1, lambda: read)
+        if options.leave_out_unsound:  # whether or not it could be recorded
+            arrived = without_unsound(self.fedspill.models, self.fedspill.receivers, read, arrived)
         return super().aggregate_train(server_round, arrived)  # type: ignore[safe-super]
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
@@ -118,14 +118,43 @@ class Recorded(Strategy):
             self.fedspill.close()
 
 
-def sound(seen: Seen, replies: list[FlowerMessage]) -> list[FlowerMessage]:
-    """Without the replies that would poison or stop the sum. Errors stay: the strategy counts them."""
-    models = [tensors_of(model) for model in seen.models]
+def without_unsound(
+    sent: Sequence[Arrays], receivers: Mapping[int, int], read: Sequence[NodeReply], replies: list[FlowerMessage]
+) -> list[FlowerMessage]:
+    """The replies without those that would spoil or stop the sum. Errors stay: the strategy counts them.
 
-    def passes(reply: Reply) -> bool:
+    Each is judged by itself. Of two replies by one node the first counts. Where it is not known what was sent, shapes
+    cannot be held against it, and numbers still are.
+    """
+    models: list[dict[str, Tensor]] | None
+    try:
+        models = [tensors_of(model) for model in sent] or None
+    except Exception as error:
+        LOG.error("fedspill: the models sent cannot be read: %s", type(error).__name__)
+        models = None
+    answered: set[int] = set()
+
+    def passes(reply: NodeReply) -> bool:
         if reply.error.startswith("failed"):
             return True
-        asked = not reply.error and reply.node in seen.receivers
-        return asked and change_of(reply, models[seen.receivers[reply.node]]).sound
+        first = reply.node not in answered
+        answered.add(reply.node)
+        if reply.error or reply.fault or not first:
+            return False
+        if models is None:
+            return _is_finite(reply)
+        return reply.node in receivers and update_in_reply(reply, models[receivers[reply.node]]).is_sound
 
-    return [message for message, reply in zip(replies, seen.replies, strict=True) if passes(reply)]
+    def is_sound(reply: NodeReply) -> bool:
+        try:
+            return passes(reply)
+        except Exception as error:
+            LOG.error("fedspill: a reply cannot be judged and is left out: %s", type(error).__name__)
+            return False
+
+    return [message for message, reply in zip(replies, read, strict=True) if is_sound(reply)]
+
+
+def _is_finite(reply: NodeReply) -> bool:
+    tensors = tensors_of(reply.arrays).values()
+    return bool(reply.arrays) and all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())

@@ -1,4 +1,4 @@
-"""A plan's federation under Flower's secure aggregation (SecAgg+): the server sums, and never sees what it sums."""
+"""A plan's federation under Flower's secure aggregation (SecAgg+): the server gets the sum and no single update."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedspill.federation.local import state_of
-from fedspill.flower.plan_app import PATIENCE, Planned, address_of
+from fedspill.flower.plan_app import TIMEOUT, PlannedFederation, address_of_node
 from fedspill.flower.record import record
 from fedspill.trace import Recorder
 
 
 class SummingStrategy(FedAvg):
-    """Selects as the plan says, and takes the step that the sum gives."""
+    """Selects clients as the plan says, and moves the model by the sum."""
 
-    def __init__(self, plan: Planned, nodes: dict[int, int]) -> None:
+    def __init__(self, plan: PlannedFederation, nodes: dict[int, int]) -> None:
         model = state_of(plan.deployment.build_model())
-        self.state = [model[name].clone() for name in plan.names]
+        self.state = [model[name].clone() for name in plan.summed_names]
         super().__init__(fraction_evaluate=0.0, initial_parameters=_parameters(self.state))
         self.plan = plan
         self.nodes = nodes
@@ -52,27 +52,27 @@ class SummingStrategy(FedAvg):
         return _parameters(self.state), {}
 
 
-def run_securely(
-    plan: Planned, nodes: dict[int, int], recorder: Recorder, grid: Grid, context: Context
+def run_secure_aggregation(
+    plan: PlannedFederation, nodes: dict[int, int], recorder: Recorder, grid: Grid, context: Context
 ) -> dict[str, Tensor]:
     """All rounds; returns the state that was summed."""
     recorded = record(
         SummingStrategy(plan, nodes),
         recorder,
         secure_aggregation=True,
-        names=plan.names,
-        client_name=address_of(nodes),
+        names=plan.summed_names,
+        client_name=address_of_node(nodes),
         truth=plan.truth,
     )
     rounds = plan.deployment.settings.rounds
     legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds), strategy=recorded)
     try:
-        # Every client shares its keys with all others: any two thirds can unmask the sum, fewer cannot.
-        workflow = SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.67, timeout=PATIENCE)
+        # Every client gives a share of its keys to all others, so that any two thirds of them can unmask the sum.
+        workflow = SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.67, timeout=TIMEOUT)
         DefaultWorkflow(fit_workflow=workflow)(grid, legacy)
     finally:
         recorded.fedspill.close()  # type: ignore[attr-defined]
-    return dict(zip(plan.names, recorded.state, strict=True))
+    return dict(zip(plan.summed_names, recorded.state, strict=True))
 
 
 def _parameters(state: list[Tensor]) -> Parameters:

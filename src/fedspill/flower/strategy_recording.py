@@ -1,4 +1,4 @@
-"""Recording: what happens beside a strategy. Nothing here raises: training goes on without a record if it must."""
+"""What is recorded beside a Flower strategy. Nothing here raises: if it must, training goes on without a record."""
 
 from __future__ import annotations
 
@@ -9,94 +9,120 @@ from pathlib import Path
 from typing import Any
 
 from fedspill.flower.arrays import Arrays
-from fedspill.flower.background_writer import LOG, Folder, Given, Limits, Shelf, Tape
-from fedspill.flower.protocol import Training, protocol_of
-from fedspill.flower.round_messages import Reply, Seen, Told, Truth, tell
-from fedspill.flower.secure_sums import tell_sum
+from fedspill.flower.background_writer import (
+    LOG,
+    BackgroundWriter,
+    GivenRecorder,
+    NewTraceFolder,
+    RecordingLimits,
+    TraceDestination,
+)
+from fedspill.flower.protocol import StatedTraining, protocol_of
+from fedspill.flower.round_messages import FactsOfRound, NodeReply, RoundMessages, ServerRound, messages_of_round
+from fedspill.flower.secure_sums import messages_of_summed_round
 from fedspill.threat import ThreatModel
 from fedspill.trace import Keep, Recorder
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the person who records asked for; `record` says what each means."""
+class RecordingOptions:
+    """The arguments of `record`, which says what each means."""
 
     to: Path | Recorder
-    training: Training
+    training: StatedTraining
     head: str | None
     threat: ThreatModel
     keep: Keep
-    limits: Limits
+    limits: RecordingLimits
     secure_aggregation: bool
     leave_out_unsound: bool
     arrays_key: str | None
     examples_key: str
     names: tuple[str, ...] | None
     client_name: Callable[[int], str]
-    truth: Truth | None
+    truth: FactsOfRound | None
 
 
 @dataclass(eq=False)
-class Recording:
-    """One recording after the other: a strategy that is started again gets a tape of its own."""
+class StrategyRecording:
+    """The recording of one strategy; a strategy that is started again gets a new trace."""
 
-    wishes: Wishes
-    _tape: Tape | None = None
-    _shelf: Shelf | None = None
+    options: RecordingOptions
+    _writer: BackgroundWriter | None = None
+    _destination: TraceDestination | None = None
     _models: tuple[Arrays, ...] = ()
     _receivers: Mapping[int, int] = field(default_factory=dict)
 
-    def sent(self, look: Callable[[], tuple[tuple[Arrays, ...], Mapping[int, int]]]) -> None:
-        """The models of a round and who got which; `look` may fail."""
+    @property
+    def models(self) -> tuple[Arrays, ...]:
+        """What was sent this round; none where it could not be read."""
+        return self._models
+
+    @property
+    def receivers(self) -> Mapping[int, int]:
+        return self._receivers
+
+    def note_sent(self, read_models: Callable[[], tuple[tuple[Arrays, ...], Mapping[int, int]]]) -> None:
+        """Notes the models of a round and which node got which; if `read_models` fails, that is logged."""
         try:
-            self._models, self._receivers = look()
+            self._models, self._receivers = read_models()
         except Exception as error:
             self._models, self._receivers = (), {}
             LOG.error("fedspill: the models sent cannot be recorded: %s", error)
 
-    def received(self, number: int, look: Callable[[], list[Reply]]) -> Seen | None:
-        """Hands the round to the tape; None where there is nothing to hand over."""
+    def note_received(self, number: int, read_replies: Callable[[], list[NodeReply]]) -> ServerRound | None:
+        """Hands the round to the background writer; None where there is nothing to write."""
         if not self._models:
             return None
         try:
-            seen = Seen(number, self._models, self._receivers, tuple(look()))
-            if self.wishes.keep.wants_round(number):
-                self._open().put(seen)
-            return seen
+            round_seen = ServerRound(number, self._models, self._receivers, tuple(read_replies()))
+            if self.options.keep.wants_round(number):
+                self._open().put(round_seen)
+            return round_seen
         except Exception as error:
             LOG.error("fedspill: round %d is not recorded: %s", number, error)
             return None
 
     def close(self) -> None:
         """Waits for the last round; a recording that is never closed is finished when the process ends."""
-        if self._tape is None:
+        if self._writer is None:
             return
-        tape, self._tape = self._tape, None
-        if tape.close() and isinstance(self._shelf, Folder):
-            path = self._shelf.path
-            LOG.info("fedspill: recorded %d rounds. Next: fedspill audit --trace %s", tape.recorded, path)
+        writer, self._writer = self._writer, None
+        if writer.close() and isinstance(self._destination, NewTraceFolder):
+            path = self._destination.path
+            LOG.info("fedspill: recorded %d rounds. Next: fedspill audit --trace %s", writer.rounds_recorded, path)
 
-    def _open(self) -> Tape:
-        if self._tape is None:
-            wishes = self.wishes
-            self._shelf = Given(wishes.to) if isinstance(wishes.to, Recorder) else Folder(wishes.to, wishes.keep)
-            if wishes.secure_aggregation:
-                telling = partial(tell_sum, client_name=wishes.client_name, truth=wishes.truth)
+    def _open(self) -> BackgroundWriter:
+        if self._writer is None:
+            options = self.options
+            if isinstance(options.to, Recorder):
+                self._destination = GivenRecorder(options.to)
             else:
-                telling = partial(
-                    tell,
-                    client_name=wishes.client_name,
-                    truth=wishes.truth,
-                    weighting=wishes.training.weighting,
-                    leaves_out=wishes.leave_out_unsound,
+                self._destination = NewTraceFolder(options.to, options.keep)
+            if options.secure_aggregation:
+                to_messages = partial(
+                    messages_of_summed_round, client_name=options.client_name, facts_of_round=options.truth
                 )
-            header = partial(self._header, len(self._receivers))
-            self._tape = Tape(self._shelf, telling, header, wishes.threat, wishes.keep, wishes.limits)
-        return self._tape
+            else:
+                to_messages = partial(
+                    messages_of_round,
+                    client_name=options.client_name,
+                    facts_of_round=options.truth,
+                    weighting=options.training.weighting,
+                    leaves_out=options.leave_out_unsound,
+                )
+            protocol = partial(self._protocol, len(self._receivers))
+            self._writer = BackgroundWriter(
+                self._destination, to_messages, protocol, options.threat, options.keep, options.limits
+            )
+        return self._writer
 
-    def _header(self, client_count: int, told: Told) -> Mapping[str, Any]:
-        wishes = self.wishes
-        training = replace(wishes.training, client_count=client_count)
+    def _protocol(self, client_count: int, first_round: RoundMessages) -> Mapping[str, Any]:
+        options = self.options
         return protocol_of(
-            told, training, wishes.head, wishes.threat.name, secure_aggregation=wishes.secure_aggregation
+            first_round,
+            replace(options.training, client_count=client_count),
+            options.head,
+            options.threat.name,
+            secure_aggregation=options.secure_aggregation,
         )

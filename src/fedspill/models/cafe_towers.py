@@ -9,7 +9,7 @@ from torch import nn
 
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image, positive
+from fedspill.models.checks import image_shape, require_positive
 from fedspill.models.vertical import Tiles, Tower, VerticalNet
 from fedspill.partitions.tiles import tile_shape
 
@@ -34,9 +34,9 @@ class CafeTowers(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("filters", *self.filters)
-        positive("widths", *self.widths)
-        positive("parties", self.parties)
+        require_positive("filters", *self.filters)
+        require_positive("widths", *self.widths)
+        require_positive("parties", self.parties)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if len(shape) != 3:
@@ -45,7 +45,7 @@ class CafeTowers(ModelSpec):
                 f"{shape}.",
                 remedy="Use 'vertical-mlp' for tables.",
             )
-        tile = tile_shape(image(shape, self.name), self.parties)
+        tile = tile_shape(image_shape(shape, self.name), self.parties)
         towers = [self._tower(tile) for _ in range(self.parties)]
         head = nn.Linear(self.parties * self.widths[-1], classes, bias=self.last_bias)
         net = VerticalNet(Tiles(self.parties), [tile] * self.parties, towers, head, double_softmax=self.double_softmax)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedspill.errors import UsageError
 
 
-def image(shape: tuple[int, ...], model: str) -> tuple[int, int, int]:
+def image_shape(shape: tuple[int, ...], model: str) -> tuple[int, int, int]:
     """Channels, height and width of `shape`, which must be an image's."""
     if len(shape) != 3:
         raise UsageError(
@@ -15,13 +15,13 @@ def image(shape: tuple[int, ...], model: str) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def after(sides: tuple[int, int], *, kernel: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
+def sides_after(sides: tuple[int, int], *, kernel: int, stride: int = 1, padding: int = 0) -> tuple[int, int]:
     """Height and width behind a convolution or a pool."""
     height, width = ((side + 2 * padding - kernel) // stride + 1 for side in sides)
     return height, width
 
 
-def nonempty(sides: tuple[int, int], shape: tuple[int, ...], model: str) -> tuple[int, int]:
+def require_pixels(sides: tuple[int, int], shape: tuple[int, ...], model: str) -> tuple[int, int]:
     """The same sides, if anything of an image of that shape is left."""
     if min(sides) < 1:
         raise UsageError(
@@ -31,12 +31,12 @@ def nonempty(sides: tuple[int, int], shape: tuple[int, ...], model: str) -> tupl
     return sides
 
 
-def positive(option: str, *values: int) -> None:
+def require_positive(option: str, *values: int) -> None:
     if any(value < 1 for value in values):
         raise UsageError(f"The option {option!r} takes whole numbers from 1 up, got {_shown(values)}.")
 
 
-def rate(option: str, value: float) -> None:
+def require_rate(option: str, value: float) -> None:
     if not 0 <= value < 1:
         raise UsageError(f"The option {option!r} takes a rate from 0 up to but not including 1, got {value}.")
 

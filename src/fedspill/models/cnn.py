@@ -10,7 +10,7 @@ from torch import nn
 
 from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.checks import after, image, nonempty, positive
+from fedspill.models.checks import image_shape, require_pixels, require_positive, sides_after
 
 
 @final
@@ -27,12 +27,12 @@ class Cnn(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("width", self.width)
+        require_positive("width", self.width)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, breadth = image(shape, self.name)
-        halved = after((height, breadth), kernel=3, stride=2, padding=1)
-        nonempty(after(halved, kernel=3, stride=3), shape, self.name)
+        channels, height, breadth = image_shape(shape, self.name)
+        halved = sides_after((height, breadth), kernel=3, stride=2, padding=1)
+        require_pixels(sides_after(halved, kernel=3, stride=3), shape, self.name)
         width = self.width
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv1=nn.Conv2d(channels, width, 3, padding=1),

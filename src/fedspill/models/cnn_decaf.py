@@ -11,7 +11,7 @@ from torch import nn
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.checks import after, image, nonempty, positive, rate
+from fedspill.models.checks import image_shape, require_pixels, require_positive, require_rate, sides_after
 
 
 @final
@@ -37,12 +37,12 @@ class CnnDecaf(ModelSpec):
     def __post_init__(self) -> None:
         if self.blocks is not None and self.blocks < 0:
             raise UsageError(f"The option 'blocks' takes whole numbers from 0 up, got {self.blocks}.")
-        positive("width", self.width)
-        positive("dense", self.dense)
-        rate("dropout", self.dropout)
+        require_positive("width", self.width)
+        require_positive("dense", self.dense)
+        require_rate("dropout", self.dropout)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         blocks = _of_table_2(channels, min(height, width)) if self.blocks is None else self.blocks
         pooled = [False, True] if blocks == 0 else [True] * blocks
         padding = 0 if blocks == 0 else 1
@@ -51,11 +51,11 @@ class CnnDecaf(ModelSpec):
             filters = self.width * 2 ** min(number - 1, 3)
             layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=padding)
             layers[f"activation{number}"] = activation(self.activation)
-            channels, sides = filters, after(sides, kernel=3, padding=padding)
+            channels, sides = filters, sides_after(sides, kernel=3, padding=padding)
             if pool:
                 layers[f"pool{number}"] = nn.MaxPool2d(2)
-                sides = after(sides, kernel=2, stride=2)
-            nonempty(sides, shape, self.name)
+                sides = sides_after(sides, kernel=2, stride=2)
+            require_pixels(sides, shape, self.name)
         if self.dropout:
             layers["dropout_before"] = nn.Dropout(self.dropout)
         layers["flatten"] = nn.Flatten()

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.checks import after, image, nonempty, positive, rate
+from fedspill.models.checks import image_shape, require_pixels, require_positive, require_rate, sides_after
 
 
 @final
@@ -32,15 +32,15 @@ class CnnEavesdrop(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("dense", self.dense)
-        rate("dropout", self.dropout)
+        require_positive("dense", self.dense)
+        require_rate("dropout", self.dropout)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         sides = (height, width)
         for _ in range(2):
-            sides = after(after(sides, kernel=5), kernel=2, stride=2)
-        nonempty(sides, shape, self.name)
+            sides = sides_after(sides_after(sides, kernel=5), kernel=2, stride=2)
+        require_pixels(sides, shape, self.name)
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv1=nn.Conv2d(channels, 10, 5),
             pool1=nn.MaxPool2d(2),

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
-from fedspill.models.probe import probe
+from fedspill.models.forward_once import forward_once
 
 
 @final
 @dataclass(frozen=True)
-class Custom(ModelSpec):
+class CustomModel(ModelSpec):
     """Calls `factory`, "package.module:function", as f(shape, classes), or as f() where it takes nothing."""
 
     name = "custom"
@@ -44,7 +44,7 @@ class Custom(ModelSpec):
     def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
         """One pass over zeros must give a row of logits per input, or one logit where there are two classes."""
         try:
-            output = probe(network, torch.zeros(2, *shape))
+            output = forward_once(network, torch.zeros(2, *shape))
         except Exception as error:
             raise UsageError(
                 f"The network of {self.factory!r} fails on inputs of shape {shape}: {type(error).__name__}: {error}."

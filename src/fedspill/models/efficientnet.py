@@ -8,8 +8,8 @@ from typing import final
 from torch import nn
 
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image, rate
-from fedspill.models.torchvision_shim import fit, torchvision_models
+from fedspill.models.checks import image_shape, require_rate
+from fedspill.models.torchvision_shim import adapted, torchvision_models
 
 
 @final
@@ -26,12 +26,12 @@ class EfficientNetB0(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        rate("dropout", self.dropout)
-        rate("stochastic_depth", self.stochastic_depth)
+        require_rate("dropout", self.dropout)
+        require_rate("stochastic_depth", self.stochastic_depth)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, _, _ = image(shape, self.name)
+        channels, _, _ = image_shape(shape, self.name)
         network = torchvision_models().efficientnet_b0(
             num_classes=classes, dropout=self.dropout, stochastic_depth_prob=self.stochastic_depth
         )
-        return fit(network, channels=channels, last_bias=self.last_bias)
+        return adapted(network, channels=channels, last_bias=self.last_bias)

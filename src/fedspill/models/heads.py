@@ -18,7 +18,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import UninitializedParameter
 
 from fedspill.errors import NoHead
-from fedspill.models.probe import probe
+from fedspill.models.forward_once import forward_once
 
 _UNSEEN = "A product with a bare parameter, or torch.nn.functional.linear, is not seen: use torch.nn.Linear."
 
@@ -82,7 +82,7 @@ def _watch(model: nn.Module, example: Tensor) -> _Watched:
         if isinstance(layer, nn.Linear) or (list(layer.parameters()) and not list(layer.children()))
     ]
     try:
-        watched.output = probe(model, example)
+        watched.output = forward_once(model, example)
     except Exception as error:
         raise NoHead(
             f"The model fails on the example of shape {tuple(example.shape)}: {type(error).__name__}: {error}.",

@@ -11,7 +11,7 @@ from torch import nn
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.checks import after, image, nonempty
+from fedspill.models.checks import image_shape, require_pixels, sides_after
 
 
 @final
@@ -33,10 +33,10 @@ class LeNet5(ModelSpec):
             raise UsageError(f"The option 'padding' takes whole numbers from 0 up, got {self.padding}.")
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         padding = self.padding if self.padding is not None else (2 if min(height, width) < 32 else 0)
-        sides = after(after((height, width), kernel=5, padding=padding), kernel=2, stride=2)
-        sides = nonempty(after(after(sides, kernel=5), kernel=2, stride=2), shape, self.name)
+        sides = sides_after(sides_after((height, width), kernel=5, padding=padding), kernel=2, stride=2)
+        sides = require_pixels(sides_after(sides_after(sides, kernel=5), kernel=2, stride=2), shape, self.name)
         pool = nn.MaxPool2d if self.pool == "max" else nn.AvgPool2d
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv1=nn.Conv2d(channels, 6, 5, padding=padding),

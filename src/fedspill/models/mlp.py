@@ -11,7 +11,7 @@ from torch import nn
 
 from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.checks import positive, rate
+from fedspill.models.checks import require_positive, require_rate
 
 
 @final
@@ -38,10 +38,10 @@ class Mlp(ModelSpec):
     logits: int | None = None  # instead of one per class; 1 is a sigmoid head, trained with binary cross-entropy
 
     def __post_init__(self) -> None:
-        positive("widths", *self.widths)
+        require_positive("widths", *self.widths)
         if self.logits is not None:
-            positive("logits", self.logits)
-        rate("dropout", self.dropout)
+            require_positive("logits", self.logits)
+        require_rate("dropout", self.dropout)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

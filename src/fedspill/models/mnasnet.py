@@ -9,8 +9,8 @@ from torch import nn
 
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image, rate
-from fedspill.models.torchvision_shim import fit, torchvision_models
+from fedspill.models.checks import image_shape, require_rate
+from fedspill.models.torchvision_shim import adapted, torchvision_models
 
 
 @final
@@ -27,11 +27,11 @@ class MnasNet(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        rate("dropout", self.dropout)
+        require_rate("dropout", self.dropout)
         if self.width <= 0:
             raise UsageError(f"The option 'width' takes a number above 0, got {self.width}.")
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, _, _ = image(shape, self.name)
+        channels, _, _ = image_shape(shape, self.name)
         network = torchvision_models().MNASNet(self.width, num_classes=classes, dropout=self.dropout)
-        return fit(network, channels=channels, last_bias=self.last_bias)
+        return adapted(network, channels=channels, last_bias=self.last_bias)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, final
 from torch import Tensor, nn
 
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image, positive
+from fedspill.models.checks import image_shape, require_positive
 
 Stem: TypeAlias = Literal["auto", "cifar", "imagenet"]  # auto: cifar under 64 pixels
 
@@ -27,7 +27,7 @@ class ResNet18(ModelSpec):
     last_bias: bool = True
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         stem = _stem(self.stem, min(height, width))
         return ResidualNetwork(BasicBlock, (2, 2, 2, 2), channels, 64, classes, stem=stem, last_bias=self.last_bias)
 
@@ -45,7 +45,7 @@ class ResNet50(ModelSpec):
     last_bias: bool = True
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         stem = _stem(self.stem, min(height, width))
         return ResidualNetwork(Bottleneck, (3, 4, 6, 3), channels, 64, classes, stem=stem, last_bias=self.last_bias)
 
@@ -63,10 +63,10 @@ class ResNet32(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("width", self.width)
+        require_positive("width", self.width)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, _, _ = image(shape, self.name)
+        channels, _, _ = image_shape(shape, self.name)
         return ResidualNetwork(
             BasicBlock, (5, 5, 5), channels, 16 * self.width, classes, stem="cifar", last_bias=self.last_bias
         )

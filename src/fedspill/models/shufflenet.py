@@ -8,8 +8,8 @@ from typing import final
 from torch import nn
 
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image
-from fedspill.models.torchvision_shim import fit, torchvision_models
+from fedspill.models.checks import image_shape
+from fedspill.models.torchvision_shim import adapted, torchvision_models
 
 
 @final
@@ -24,6 +24,6 @@ class ShuffleNetV2(ModelSpec):
     last_bias: bool = True
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, _, _ = image(shape, self.name)
+        channels, _, _ = image_shape(shape, self.name)
         network = torchvision_models().shufflenet_v2_x1_0(num_classes=classes)
-        return fit(network, channels=channels, last_bias=self.last_bias)
+        return adapted(network, channels=channels, last_bias=self.last_bias)

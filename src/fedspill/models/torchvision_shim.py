@@ -31,7 +31,7 @@ def torchvision_models() -> Any:
         ) from None
 
 
-def fit(network: nn.Module, *, channels: int, last_bias: bool) -> nn.Module:
+def adapted(network: nn.Module, *, channels: int, last_bias: bool) -> nn.Module:
     """The same network for images of that many channels, without work in place, and with or without its last bias."""
     layers = dict(network.named_modules())
     if channels != 3:
@@ -54,12 +54,12 @@ def _import() -> ModuleType:
             raise
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
-    _declared()
+    _declare_operators()
     return importlib.import_module("torchvision")
 
 
 @cache
-def _declared() -> torch.library.Library:
+def _declare_operators() -> torch.library.Library:
     """The two signatures; they last as long as the library object, so it is kept."""
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):

@@ -11,7 +11,7 @@ from torch import nn
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
 from fedspill.models.activations import Activation, activation
-from fedspill.models.checks import positive
+from fedspill.models.checks import require_positive
 from fedspill.models.vertical import Columns, Tiles, Tower, VerticalNet
 from fedspill.partitions.tiles import column_groups, tile_shape
 
@@ -35,8 +35,8 @@ class VerticalMlp(ModelSpec):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("parties", self.parties)
-        positive("widths", *self.widths)
+        require_positive("parties", self.parties)
+        require_positive("widths", *self.widths)
         if not self.widths or (self.columns and len(self.columns) != self.parties):
             raise UsageError(
                 f"Expected at least one width, and columns for none or all of {self.parties} parties, "

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 from torch import nn
 
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image, positive, rate
+from fedspill.models.checks import image_shape, require_positive, require_rate
 
 _STAGE_CHANNELS = (64, 128, 256, 512, 512)
 
@@ -32,12 +32,12 @@ class Vgg(ModelSpec, ABC):
     last_bias: bool = True
 
     def __post_init__(self) -> None:
-        positive("hidden", *self.hidden)
-        positive("pool", self.pool)
-        rate("dropout", self.dropout)
+        require_positive("hidden", *self.hidden)
+        require_positive("pool", self.pool)
+        require_rate("dropout", self.dropout)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         # Five pools halve 32 pixels to one; smaller images keep their odd rows, or nothing would be left of them.
         keep_odd = min(height, width) < 32
         features: list[nn.Module] = []

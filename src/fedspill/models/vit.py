@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedspill.errors import UsageError
 from fedspill.model_spec import ModelSpec
-from fedspill.models.checks import image, positive, rate
-from fedspill.models.torchvision_shim import fit, torchvision_models
+from fedspill.models.checks import image_shape, require_positive, require_rate
+from fedspill.models.torchvision_shim import adapted, torchvision_models
 
 
 @final
@@ -37,15 +37,15 @@ class Vit(ModelSpec):
 
     def __post_init__(self) -> None:
         for option in ("patch_size", "hidden", "layers", "heads", "mlp"):
-            positive(option, getattr(self, option))
-        rate("dropout", self.dropout)
+            require_positive(option, getattr(self, option))
+        require_rate("dropout", self.dropout)
         if self.hidden % self.heads:
             raise UsageError(f"The option 'hidden' ({self.hidden}) must be a multiple of 'heads' ({self.heads}).")
         if self.head_std < 0:
             raise UsageError(f"The option 'head_std' takes a number from 0 up, got {self.head_std}.")
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, height, width = image(shape, self.name)
+        channels, height, width = image_shape(shape, self.name)
         if height != width or height % self.patch_size:
             raise UsageError(
                 f"The model 'vit' takes square images whose side is a multiple of patch_size {self.patch_size}, "
@@ -67,7 +67,7 @@ class Vit(ModelSpec):
         for layer in network.modules():
             if isinstance(layer, nn.MultiheadAttention):
                 layer.register_forward_pre_hook(_plainly, with_kwargs=True)
-        fitted = fit(network, channels=channels, last_bias=self.last_bias)
+        fitted = adapted(network, channels=channels, last_bias=self.last_bias)
         nn.init.trunc_normal_(network.conv_proj.weight, std=1 / sqrt(channels * self.patch_size**2))
         return fitted
 

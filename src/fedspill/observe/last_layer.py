@@ -1,4 +1,4 @@
-"""What the last layer of an update says about labels: the one quantity that every label attack reads.
+"""The step gradients of the last layer, taken out of updates: the one quantity that every label attack reads.
 
 For softmax cross-entropy the gradient of the last bias is, summed over the local steps t with batches of size b_t,
 
@@ -21,12 +21,12 @@ from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 from fedspill.training import Schedule
 
-MOST_SAMPLES = 1 << 31  # behind one message; more is a lie, and would be paid for in memory
+MOST_SAMPLES = 1 << 31  # behind one message; more is not believed, since attacks allocate memory for them
 LABEL_NEEDS: Needs = needs(sees=["update|gradient|aggregate"], knows=["batch_size", "local_lr"])
 
 
 @dataclass(frozen=True, eq=False)
-class LastLayer:
+class LastLayerGradients:
     """The last layer's step gradients of several origins, summed over one pass, in float64."""
 
     of: tuple[Origin, ...]
@@ -50,8 +50,8 @@ class LastLayer:
         return self.bias
 
 
-def read_last_layer(view: View) -> LastLayer:
-    """Single updates or gradients where the adversary sees them, else the aggregates."""
+def read_last_layer(view: View) -> LastLayerGradients:
+    """From single updates or gradients where the adversary sees them, else from the aggregates."""
     messages: list[Message] = []
     for kind in ("update", "gradient"):
         messages += view.get(kind) if view.sees(kind) else []
@@ -61,7 +61,7 @@ def read_last_layer(view: View) -> LastLayer:
         raise NotApplicable("No update, gradient or aggregate was recorded for this adversary.")
     if not isinstance(view.public.get("head_weight"), str):
         raise NotApplicable("The trace does not say which layer is the last: the model has no linear one.")
-    return from_messages(
+    return last_layer_gradients(
         messages,
         weight=view.public["head_weight"],
         bias=view.public.get("head_bias"),
@@ -72,7 +72,7 @@ def read_last_layer(view: View) -> LastLayer:
     )
 
 
-def from_messages(
+def last_layer_gradients(
     messages: Sequence[Message],
     *,
     weight: str,
@@ -81,18 +81,19 @@ def from_messages(
     batch_size: int,
     epochs: int = 1,
     classes: int | None = None,
-) -> LastLayer:
-    """An update is minus lr times the sum of step gradients (plain SGD), here per pass; a gradient is one step.
+) -> LastLayerGradients:
+    """Reads the last layer of each message. An update is minus lr times the sum of its step gradients (plain SGD), and
+    is divided by the number of passes; a gradient is one step.
 
     A message whose last layer is missing, misshapen or not finite is left out with a note: one broken client must not
     hide what the others leak.
     """
-    _refuse_settings(lr, batch_size, epochs)
+    _check_settings(lr, batch_size, epochs)
     if bias is not None and not any(bias in message.tensors for message in messages):
         bias = None
     of, biases, sums, schedules, notes = [], [], [], [], []
     for message in messages:
-        problem = _fault(message, weight, bias, classes)
+        problem = _why_unreadable(message, weight, bias, classes)
         if problem is not None:
             notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {problem}")
             continue
@@ -105,12 +106,12 @@ def from_messages(
         classes = len(sums[0])
     if not of:
         raise NotApplicable(f"No last layer can be read. {'; '.join(notes[:3])}.")
-    return LastLayer(
+    return LastLayerGradients(
         tuple(of), None if bias is None else torch.stack(biases), torch.stack(sums), tuple(schedules), tuple(notes)
     )
 
 
-def _refuse_settings(lr: object, batch_size: object, epochs: object) -> None:
+def _check_settings(lr: object, batch_size: object, epochs: object) -> None:
     if not isinstance(lr, int | float) or not 1e-30 <= lr <= 1e30:
         raise NotApplicable(f"Expected a positive learning rate, the trace says {lr!r}.")
     for what, value in (("batch size", batch_size), ("number of local epochs", epochs)):
@@ -118,7 +119,7 @@ def _refuse_settings(lr: object, batch_size: object, epochs: object) -> None:
             raise NotApplicable(f"Expected a whole {what} from 1 up, the trace says {value!r}.")
 
 
-def _fault(message: Message, weight: str, bias: str | None, classes: int | None) -> str | None:
+def _why_unreadable(message: Message, weight: str, bias: str | None, classes: int | None) -> str | None:
     """Why the last layer of a message cannot be read, or None."""
     for name in (weight, bias):
         if name is not None and name not in message.tensors:
@@ -141,7 +142,7 @@ def _fault(message: Message, weight: str, bias: str | None, classes: int | None)
 
 
 def is_update(message: Message) -> bool:
-    """An aggregate says what it is the sum of; an update is one; a gradient is not."""
+    """Whether a message holds a change of the model and not a gradient; an aggregate states what it is the sum of."""
     return message.kind == "update" or (message.kind == "aggregate" and message.info.get("of", "update") == "update")
 
 

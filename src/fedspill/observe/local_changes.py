@@ -10,29 +10,31 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
-from fedspill.federation.wire import fault
+from fedspill.federation.update_checks import update_fault
 from fedspill.messages import Message
-from fedspill.observe.last_layer import from_messages, schedule_of
-from fedspill.observe.path_bases import last_layer_of
+from fedspill.observe.last_layer import last_layer_gradients, schedule_of
+from fedspill.observe.path_bases import last_layer_matrix
 from fedspill.trace import Origin, View
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """The clients' optimizer as far as its constants matter to who reads its steps."""
+class KnownOptimizer:
+    """The clients' optimizer, as far as an adversary must know it to turn an update into gradients."""
 
     name: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
 
     @staticmethod
-    def known_to(view: View) -> Optimizer:
+    def known_to(view: View) -> KnownOptimizer:
         """From the knowledge word "optimizer", a name or a mapping with name, momentum and weight_decay."""
         known = view.knows("optimizer") if view.has("optimizer") else "sgd"
         if isinstance(known, str):
-            return Optimizer(known)
+            return KnownOptimizer(known)
         try:
-            return Optimizer(str(known["name"]), float(known.get("momentum", 0)), float(known.get("weight_decay", 0)))
+            return KnownOptimizer(
+                str(known["name"]), float(known.get("momentum", 0)), float(known.get("weight_decay", 0))
+            )
         except (TypeError, KeyError, ValueError, AttributeError):
             raise NotApplicable("Expected the optimizer's name, or name, momentum and weight_decay.") from None
 
@@ -48,34 +50,34 @@ class LocalChange:
     """One client's local training as its server sees it."""
 
     of: Origin
-    before: Mapping[str, Tensor]
-    change: Mapping[str, Tensor]
+    before: Mapping[str, Tensor]  # the whole model that the client was sent
+    change: Mapping[str, Tensor]  # what the client added to it
     start: Tensor  # (outputs, features + 1) the last layer before
     moved: Tensor  # (outputs, features + 1) what was added to it
     steps: int
     batch_size: int
     samples: int
 
-    def mean_gradient(self, lr: float, optimizer: Optimizer) -> Tensor:
+    def mean_gradient(self, lr: float, optimizer: KnownOptimizer) -> Tensor:
         """(outputs, features + 1) the mean step gradient of the loss, momentum and weight decay taken out."""
         mean = -self.moved / (lr * optimizer.unit_steps(self.steps))
         return mean - optimizer.weight_decay * (self.start + self.moved / 2)
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """What is the same for all clients."""
+class KnownFederation:
+    """What an adversary knows of a federation's training, the same for all clients."""
 
-    head: str
-    bias: str | None
+    head: str  # name of the last layer's weight
+    bias: str | None  # name of its bias
     classes: int
     lr: float
-    optimizer: Optimizer
-    model: nn.Module  # scratch space
+    optimizer: KnownOptimizer
+    model: nn.Module  # the architecture; its parameters are overwritten whenever a state is tried out
     auxiliary: Examples
 
 
-def read_setting(view: View) -> Setting:
+def read_known_federation(view: View) -> KnownFederation:
     head, bias, classes = (view.public.get(word) for word in ("head_weight", "head_bias", "classes"))
     if not isinstance(head, str):
         raise NotApplicable("The trace does not say which layer is the last: the model has no linear one.")
@@ -91,20 +93,24 @@ def read_setting(view: View) -> Setting:
         layer = model
     if not isinstance(layer, nn.Linear) or layer.out_features != classes:
         raise NotApplicable(f"The architecture has no last linear layer of {classes} outputs at {head!r}.")
-    return Setting(head, bias, classes, view.knows("local_lr"), Optimizer.known_to(view), model, auxiliary)
+    return KnownFederation(head, bias, classes, view.knows("local_lr"), KnownOptimizer.known_to(view), model, auxiliary)
 
 
-def read_changes(view: View, setting: Setting) -> tuple[list[LocalChange], list[str]]:
+def read_changes(view: View, federation: KnownFederation) -> tuple[list[LocalChange], list[str]]:
     """Every readable update or gradient beside the model it started from, and a note for each that is left out."""
     before = {message.round: message.tensors for message in view.get("model")}
     messages = [m for kind in ("update", "gradient") if view.sees(kind) for m in view.get(kind)]
     changes, notes = [], []
     for message in messages:
         start = before.get(message.round)
-        problem = "starts from a model that was not recorded" if start is None else _fault(message, start, setting)
+        problem = (
+            "starts from a model that was not recorded"
+            if start is None
+            else _why_unreadable(message, start, federation)
+        )
         if problem is None and start is not None:
             try:
-                changes.append(_change(message, start, setting, view))
+                changes.append(_change(message, start, federation, view))
             except NotApplicable as error:
                 problem = f"cannot be read. {error}"
         if problem is not None:
@@ -114,27 +120,27 @@ def read_changes(view: View, setting: Setting) -> tuple[list[LocalChange], list[
     return changes, notes
 
 
-def _fault(message: Message, start: Mapping[str, Tensor], setting: Setting) -> str | None:
-    """Layers may be missing, except for the last; those that came must fit the model."""
-    needed = [name for name in (setting.head, setting.bias) if name is not None]
+def _why_unreadable(message: Message, start: Mapping[str, Tensor], federation: KnownFederation) -> str | None:
+    """Why a message cannot be read, or None. Layers other than the last may be missing; all must fit the model."""
+    needed = [name for name in (federation.head, federation.bias) if name is not None]
     wanted = {n: t for n, t in start.items() if n in message.tensors or n in needed}
-    return fault(message.tensors, wanted)
+    return update_fault(message.tensors, wanted)
 
 
-def _change(message: Message, start: Mapping[str, Tensor], setting: Setting, view: View) -> LocalChange:
+def _change(message: Message, start: Mapping[str, Tensor], federation: KnownFederation, view: View) -> LocalChange:
     batch_size, epochs = view.knows("batch_size"), view.knows("local_epochs") if view.has("local_epochs") else 1
-    from_messages(  # refuses what cannot be read
+    last_layer_gradients(  # for its checks: it raises where the last layer cannot be read
         [message],
-        weight=setting.head,
-        bias=setting.bias,
-        lr=setting.lr,
+        weight=federation.head,
+        bias=federation.bias,
+        lr=federation.lr,
         batch_size=batch_size,
         epochs=epochs,
-        classes=setting.classes,
+        classes=federation.classes,
     )
     schedule = schedule_of(message, batch_size, epochs)
-    scale = 1.0 if message.kind == "update" else -setting.lr
+    scale = 1.0 if message.kind == "update" else -federation.lr
     change = {name: scale * tensor for name, tensor in message.tensors.items()}
-    last, moved = (last_layer_of(tensors, setting.head, setting.bias) for tensors in (start, change))
+    last, moved = (last_layer_matrix(tensors, federation.head, federation.bias) for tensors in (start, change))
     of = Origin(message.round, message.sender)
     return LocalChange(of, start, change, last, moved, schedule.steps, schedule.per_step, schedule.samples)

@@ -1,8 +1,8 @@
-"""Path bases: per-class mean gradients of the last layer on auxiliary data, between the model before and after.
+"""Per-class mean gradients of the last layer on auxiliary data, averaged along the path from model before to after.
 
 With features h, softmax p and one-hot e the gradient of one sample is (p - e) [h; 1]', and a local training of T plain
-SGD steps moves the last layer by minus lr times the sum of its batch gradients. An adversary that holds both ends of
-that walk can average the class gradients along the segment between them, so that, for class shares r,
+SGD steps moves the last layer by minus lr times the sum of its batch gradients. An adversary that has both models
+can average the class gradients along the segment between the two, so that, for class shares r,
 
     -change / (lr T)  =  sum_c r_c G_c + noise,     G_c = sum_k w_k g_c(theta_0 + s_k (theta_T - theta_0)),
 
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 
-# Closed Newton-Cotes rules for 1, 2, 3 and 5 even points: the start alone, both ends, Simpson, Boole.
-RULES: dict[int, tuple[float, ...]] = {
+# Weights of the closed Newton-Cotes rules for 1, 2, 3 and 5 even points: the start alone, trapezoid, Simpson, Boole.
+QUADRATURE: dict[int, tuple[float, ...]] = {
     1: (1.0,),
     2: (1 / 2, 1 / 2),
     3: (1 / 6, 4 / 6, 1 / 6),
@@ -30,8 +30,8 @@ RULES: dict[int, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
-    """What the last layer saw and said on labelled samples: a single point of the path."""
+class HeadProbe:
+    """Inputs and errors of the last layer on labelled samples, at one point of the path."""
 
     features: Tensor  # (n, features + 1), the last column 1 for the bias
     errors: Tensor  # (n, outputs) probability minus one-hot label
@@ -39,16 +39,16 @@ class Probe:
 
     def class_gradients(self, classes: int) -> Tensor:
         """(classes, outputs, features + 1) mean gradient of the weight and, as last column, of the bias."""
-        share = membership(self.labels, classes)
+        share = class_mean_weights(self.labels, classes)
         return torch.stack([(self.errors * row[:, None]).T @ self.features for row in share])
 
 
 @dataclass(frozen=True, eq=False)
 class PathBases:
-    """Class gradients averaged along the segment, and one probe half-way for the noise of single samples."""
+    """Class gradients averaged along the segment, and one probe half-way that tells how single samples scatter."""
 
     gradients: Tensor  # (classes, outputs, features + 1), float64
-    middle: Probe
+    middle: HeadProbe
     bias_power: Tensor  # (classes, outputs) mean square of a sample's bias gradient, averaged along the segment
     least_feature: float  # the smallest last-layer input seen: below zero the sign theorem does not hold
 
@@ -66,16 +66,16 @@ def path_bases(
 ) -> PathBases:
     """Bases along `before` to `before + change`, by a rule of `points` points; `head` names the last layer's weight.
 
-    The model is used as scratch space and left in evaluation mode, batch normalisation apart.
+    The parameters of `model` are overwritten. It is left in evaluation mode, except for its batch normalisation.
     """
-    weights = RULES[points]
+    weights = QUADRATURE[points]
     gradients, power, least, middle = torch.zeros(()), torch.zeros(()), torch.inf, None
     for index, weight in enumerate(weights):
         load_between(model, before, change, index / max(points - 1, 1))
         probe = probe_head(model, head, auxiliary)
         least = min(least, float(probe.features.min()))
         gradients = gradients + weight * probe.class_gradients(classes)
-        power = power + weight * (membership(probe.labels, classes) @ probe.errors**2)
+        power = power + weight * (class_mean_weights(probe.labels, classes) @ probe.errors**2)
         middle = probe if index == len(weights) // 2 else middle
     assert middle is not None
     return PathBases(gradients, middle, power, least)
@@ -102,7 +102,7 @@ def load_between(model: nn.Module, before: Mapping[str, Tensor], change: Mapping
 
 
 @torch.no_grad()
-def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500) -> Probe:
+def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500) -> HeadProbe:
     """Runs the model on labelled samples and notes the inputs and errors of its last layer, in float64 on the CPU."""
     layer = model.get_submodule(head.rpartition(".")[0])
     seen: list[Tensor] = []
@@ -115,16 +115,16 @@ def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500
     errors, labels = torch.cat(parts), examples.y.cpu()
     errors[torch.arange(len(labels)), labels] -= 1
     features = torch.cat([torch.cat(seen), torch.ones(len(labels), 1, dtype=torch.float64)], 1)
-    return Probe(features, errors, labels)
+    return HeadProbe(features, errors, labels)
 
 
-def membership(labels: Tensor, classes: int) -> Tensor:
-    """(classes, n) one over the class's size where a sample belongs to it, else 0: averages over classes."""
+def class_mean_weights(labels: Tensor, classes: int) -> Tensor:
+    """(classes, n) weights that average over the samples of each class: one over its size for its members, else 0."""
     member = torch.nn.functional.one_hot(labels, classes).T.double()
     return member / member.sum(1, keepdim=True)
 
 
-def inner_products(columns: Tensor, probe: Probe, shares: Tensor, ridge: float) -> Tensor:
+def whitened_products(columns: Tensor, probe: HeadProbe, shares: Tensor, ridge: float) -> Tensor:
     """(m, m) the inner products x' C^-1 y of columns (m, outputs, features + 1), whitened by sample noise C.
 
     C is the covariance of one sample's gradient within its class, classes in proportion to `shares` (classes,), plus
@@ -132,7 +132,7 @@ def inner_products(columns: Tensor, probe: Probe, shares: Tensor, ridge: float) 
     (Woodbury): the cost does not grow with the square of the layer's width.
     """
     classes = len(shares)
-    member = membership(probe.labels, classes)
+    member = class_mean_weights(probe.labels, classes)
     weight = (shares[:, None] * member).sum(0).clamp_min(0).sqrt()  # (n,)
     gram = (probe.errors @ probe.errors.T) * (probe.features @ probe.features.T)
     seen = torch.stack([((probe.errors @ column) * probe.features).sum(1) for column in columns], 1)  # (n, m)
@@ -146,14 +146,14 @@ def inner_products(columns: Tensor, probe: Probe, shares: Tensor, ridge: float) 
     if not floor > 0:
         return flat @ flat.T
     root, failed = torch.linalg.cholesky_ex(gram + floor * torch.eye(len(gram), dtype=gram.dtype))
-    if bool(failed):  # the samples are so unlike in size that arithmetic cannot tell their covariance
+    if bool(failed):  # samples that differ too much in size have a covariance that is singular in float64
         return flat @ flat.T
     part = torch.linalg.solve_triangular(root, seen, upper=False)
     whitened: Tensor = (flat @ flat.T - part.T @ part) / floor
     return whitened
 
 
-def last_layer_of(tensors: Mapping[str, Tensor], weight: str, bias: str | None) -> Tensor:
+def last_layer_matrix(tensors: Mapping[str, Tensor], weight: str, bias: str | None) -> Tensor:
     """(outputs, features + 1) the last layer's weight and, as last column, its bias; 0 where it has none."""
     rows = tensors[weight].double().cpu().flatten(1)
     column = torch.zeros(len(rows)) if bias is None else tensors[bias].double().cpu()

@@ -17,20 +17,20 @@ from fedspill.trace import View
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
+class ModelAnswers:
     """How the model answers the adversary's own inputs, at the round's start and after each origin's training."""
 
     start: Tensor  # (origins, classes) mean probability
     variance: Tensor  # (origins, classes) between inputs, at the start
     inputs: int
-    peak: Tensor | None = None  # (origins,) mean of the largest probability minus the largest mean, at the start
+    peak: Tensor | None = None  # (origins,) mean of each input's largest probability minus the largest class mean
     end: Tensor | None = None  # (origins, classes); NaN where training diverged
     start_confusion: Tensor | None = None  # (origins, classes, classes) mean probabilities on samples of each class
-    start_second: Tensor | None = None  # (origins, classes) mean of (1 - p_own)^2
+    start_second: Tensor | None = None  # (origins, classes) mean of (1 - p)^2, p the probability of the own class
     end_confusion: Tensor | None = None
     end_second: Tensor | None = None
-    per_class: float = 0.0  # labelled inputs
-    reach: Tensor | None = None  # (origins,) size of the logits, where there are no inputs: see wire_outlook.py
+    per_class: float = 0.0  # labelled inputs of each class, on average
+    reach: Tensor | None = None  # (origins,) size of the logits, where the update alone was read without any inputs
 
 
 def models_before(view: View) -> dict[int, nn.Module]:
@@ -54,7 +54,7 @@ def can_probe(view: View) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class ModelProbe:
     """The models of a trace and the adversary's inputs, ready to be run against each other."""
 
     models: dict[int, nn.Module]
@@ -63,14 +63,14 @@ class Probe:
     classes: int
 
     @staticmethod
-    def of(view: View, classes: int) -> Probe:
+    def of(view: View, classes: int) -> ModelProbe:
         labelled: Examples | None = view.knows("aux_data") if view.has("aux_data") else None
         if labelled is not None and bool((torch.bincount(labelled.y, minlength=classes) > 0).all()):
-            return Probe(models_before(view), labelled.x, labelled.y, classes)
+            return ModelProbe(models_before(view), labelled.x, labelled.y, classes)
         inputs = view.knows("unlabelled_aux") if view.has("unlabelled_aux") or labelled is None else labelled.x
-        return Probe(models_before(view), inputs, None, classes)
+        return ModelProbe(models_before(view), inputs, None, classes)
 
-    def look(self, messages: Sequence[Message]) -> Outlook:
+    def answers(self, messages: Sequence[Message]) -> ModelAnswers:
         """One forward pass per round and, where whole updates were recorded, one per message."""
         at_start = {number: self._answers(self.models[number]) for number in {m.round for m in messages}}
         start, variance, peak, confusion, second = zip(*(at_start[message.round] for message in messages), strict=True)
@@ -78,7 +78,7 @@ class Probe:
         whole = [end for end in ends if end is not None]
         labelled = self.labels is not None
         per_class = len(self.inputs) / self.classes if labelled else 0.0
-        found = Outlook(
+        found = ModelAnswers(
             torch.stack(start), torch.stack(variance), len(self.inputs), torch.stack(peak), per_class=per_class
         )
         if labelled:

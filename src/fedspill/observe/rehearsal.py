@@ -1,4 +1,4 @@
-"""Rehearsal: what clients with made-up data would send, found by training on auxiliary data as they do."""
+"""What clients with other data would send: the adversary trains on auxiliary data as the clients train on theirs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 from fedspill.federation.local import state_of, train
 from fedspill.federation.stacked import is_stackable, train_stacked, why_not_stackable
-from fedspill.observe.local_changes import Optimizer, Setting
-from fedspill.observe.path_bases import last_layer_of
+from fedspill.observe.local_changes import KnownFederation, KnownOptimizer
+from fedspill.observe.path_bases import last_layer_matrix
 from fedspill.trace import View
 from fedspill.training import LocalTraining, Tensors
 
-_GROUP = 32  # trainings stacked at a time
+_STACKED_AT_ONCE = 32  # trainings
 
 
-def known_training(view: View, lr: float) -> LocalTraining:
+def known_local_training(view: View, lr: float) -> LocalTraining:
     """The clients' local training, from the knowledge words "optimizer", "batch_size" and "local_epochs"."""
-    optimizer, batch = Optimizer.known_to(view), view.knows("batch_size")
+    optimizer, batch = KnownOptimizer.known_to(view), view.knows("batch_size")
     epochs = view.knows("local_epochs") if view.has("local_epochs") else 1
     sound = isinstance(lr, int | float) and lr == lr and 1e-30 <= lr <= 1e30
     if not sound or type(batch) is not int or type(epochs) is not int or not 1 <= batch <= 1 << 31 or epochs < 1:
@@ -36,8 +36,8 @@ def known_training(view: View, lr: float) -> LocalTraining:
     )
 
 
-def rehearsed_moves(
-    setting: Setting,
+def rehearsed_head_changes(
+    federation: KnownFederation,
     training: LocalTraining,
     before: Mapping[str, Tensor],
     clients: Sequence[Tensor],
@@ -45,39 +45,39 @@ def rehearsed_moves(
 ) -> Tensor:
     """(clients, outputs, features + 1) the last layer's change after local training from `before`.
 
-    `clients` lists of each the indices of its auxiliary samples.
+    `clients` holds, for each made-up client, the indices of the auxiliary samples that it trains on.
     """
-    model = setting.model
+    model = federation.model
     if state_of(model).keys() != before.keys():
         raise NotApplicable("The recorded model does not fill the architecture.", remedy="Record all layers.")
     device = next(model.parameters()).device
     start = {name: tensor.to(device) for name, tensor in before.items()}
-    auxiliary = setting.auxiliary if device.type == "cpu" else setting.auxiliary.to(device)
+    auxiliary = federation.auxiliary if device.type == "cpu" else federation.auxiliary.to(device)
     data = [auxiliary.take(chosen) for chosen in clients]
     rngs = [torch.Generator().manual_seed(int(torch.randint(1 << 62, (1,), generator=rng))) for _ in clients]
-    changes = _changes(model, start, data, training, rngs)
-    return torch.stack([last_layer_of(moved, setting.head, setting.bias) for moved in changes])
+    changes = _train_each(model, start, data, training, rngs)
+    return torch.stack([last_layer_matrix(moved, federation.head, federation.bias) for moved in changes])
 
 
-def _changes(
+def _train_each(
     model: nn.Module,
     start: Tensors,
     data: Sequence[Examples],
     training: LocalTraining,
     rngs: Sequence[torch.Generator],
 ) -> Iterator[Tensors]:
-    """What each made-up client would send: stacked where that is faster, and they make equally many steps."""
-    if len({len(examples) for examples in data}) == 1 < len(data) and _stacks(model, data[0], training):
-        for first in range(0, len(data), _GROUP):
-            part = slice(first, first + _GROUP)
+    """What each made-up client would send; trained stacked where that is faster and all make equally many steps."""
+    if len({len(examples) for examples in data}) == 1 < len(data) and _is_faster_stacked(model, data[0], training):
+        for first in range(0, len(data), _STACKED_AT_ONCE):
+            part = slice(first, first + _STACKED_AT_ONCE)
             yield from train_stacked(model, start, data[part], training, rngs[part])
         return
     for examples, own in zip(data, rngs, strict=True):
         yield train(model, start, examples, training, own)
 
 
-def _stacks(model: nn.Module, examples: Examples, training: LocalTraining) -> bool:
-    """On a GPU convolutions gain too: a step of one small client does not fill it."""
+def _is_faster_stacked(model: nn.Module, examples: Examples, training: LocalTraining) -> bool:
+    """On a GPU everything that can be stacked is: the step of one small client does not fill it."""
     if examples.x.device.type == "cuda":
         return why_not_stackable(model, examples, training) is None
     return is_stackable(model, examples, training)

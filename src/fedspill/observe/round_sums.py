@@ -1,4 +1,4 @@
-"""What a client of the federation learns of the others: the sum of a round, as the step from one model to the next."""
+"""What a curious client, the watcher, sees of the others: a round's sum, as the step from one model to the next."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedspill.errors import NotApplicable
 from fedspill.messages import AGGREGATOR
-from fedspill.observe.local_changes import Setting
-from fedspill.observe.path_bases import last_layer_of
-from fedspill.observe.rehearsal import known_training, rehearsed_moves
+from fedspill.observe.local_changes import KnownFederation
+from fedspill.observe.path_bases import last_layer_matrix
+from fedspill.observe.rehearsal import known_local_training, rehearsed_head_changes
 from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 from fedspill.training import LocalTraining
 
-# What a client must know to watch the others: how they train, and a little data of its own.
+# What the watcher must know: how all clients train, and a little data of its own.
 WATCHER_NEEDS: Needs = needs(
     sees=["model"],
     knows=[
@@ -38,20 +38,20 @@ class RoundSum:
     clients: int  # how many others
 
 
-def read_rounds(view: View, setting: Setting) -> tuple[list[RoundSum], list[str]]:
-    """Every round whose model and successor were both received."""
+def read_round_sums(view: View, federation: KnownFederation) -> tuple[list[RoundSum], list[str]]:
+    """Every round whose model and whose following model were both received, and a note for each that is left out."""
     clients = view.knows("client_count")
     if type(clients) is not int or clients < 1:
         raise NotApplicable(f"Expected a number of clients per round, the trace says {clients!r}.")
     models = {message.round: message.tensors for message in view.get("model")}
-    own = {message.round: message.tensors for message in _own(view)}
+    own = {message.round: message.tensors for message in _own_updates(view)}
     found, notes = [], []
     for number in sorted(set(models) & {later - 1 for later in models}):
         before, after = models[number], models[number + 1]
         try:
-            summed = clients * (_last(after, setting) - _last(before, setting))
+            summed = clients * (_last_layer(after, federation) - _last_layer(before, federation))
             others = clients - (number in own)
-            summed = summed - _last(own[number], setting) if number in own else summed
+            summed = summed - _last_layer(own[number], federation) if number in own else summed
         except NotApplicable as error:
             notes.append(f"round {number} was left out: {error}")
             continue
@@ -65,20 +65,21 @@ def read_rounds(view: View, setting: Setting) -> tuple[list[RoundSum], list[str]
     return found, notes
 
 
-def _own(view: View) -> list:  # type: ignore[type-arg]
+def _own_updates(view: View) -> list:  # type: ignore[type-arg]
     """The updates that the watcher itself sent."""
     if view.me is None or not view.sees("update"):
         return []
     return [message for message in view.get("update") if message.sender == view.me]
 
 
-def _last(tensors: Mapping[str, Tensor], setting: Setting) -> Tensor:
-    layer = setting.model.get_parameter(setting.head)
-    bias = None if setting.bias is None else setting.model.get_parameter(setting.bias)
-    for name, wanted in ((setting.head, layer), (setting.bias, bias)):
+def _last_layer(tensors: Mapping[str, Tensor], federation: KnownFederation) -> Tensor:
+    """(outputs, features + 1), checked against the architecture's last layer."""
+    layer = federation.model.get_parameter(federation.head)
+    bias = None if federation.bias is None else federation.model.get_parameter(federation.bias)
+    for name, wanted in ((federation.head, layer), (federation.bias, bias)):
         if name is not None and wanted is not None and (name not in tensors or tensors[name].shape != wanted.shape):
             raise NotApplicable(f"a message does not hold the last layer ({name})")
-    return last_layer_of(tensors, setting.head, setting.bias)
+    return last_layer_matrix(tensors, federation.head, federation.bias)
 
 
 @dataclass(frozen=True)
@@ -99,31 +100,32 @@ class LabelsPerClient:
             raise NotApplicable(f"Expected a number of labels per client or a pair, got {known!r}.") from None
         if not 0 < low <= high <= classes:
             raise NotApplicable(f"Expected 1 to {classes} labels per client, got {known!r}.")
+        # A single number is a mean: single clients may hold one label less or more.
         spread = 1 if low == high and low not in (1, classes) else 0
         return LabelsPerClient(max(1, int(low) - spread), min(classes, -int(-high // 1) + spread), (low + high) / 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """The watcher's own local trainings on auxiliary data, as a client would do them."""
+    """Local training that the watcher does itself on auxiliary data, as a client would."""
 
-    setting: Setting
+    federation: KnownFederation
     training: LocalTraining
     per_label: int
 
     @staticmethod
-    def known_to(view: View, setting: Setting, labels: LabelsPerClient) -> Rehearsal:
+    def known_to(view: View, federation: KnownFederation, labels: LabelsPerClient) -> Rehearsal:
         """Samples per label from the knowledge word "samples", else all auxiliary samples of a label."""
-        training = known_training(view, setting.lr)
-        auxiliary = int(torch.bincount(setting.auxiliary.y).min())
+        training = known_local_training(view, federation.lr)
+        auxiliary = int(torch.bincount(federation.auxiliary.y).min())
         per_label = max(1, round(view.knows("samples") / labels.mean)) if view.has("samples") else auxiliary
-        return Rehearsal(setting, training, per_label)
+        return Rehearsal(federation, training, per_label)
 
     def update(self, before: Mapping[str, Tensor], labels: Tensor, rng: torch.Generator) -> Tensor:
         """(outputs, features + 1) the last layer's change after local training on `per_label` samples of each label."""
-        held = self.setting.auxiliary.y
+        held = self.federation.auxiliary.y
         chosen = torch.cat([self._draw(torch.nonzero(held == label).flatten(), rng) for label in labels])
-        return rehearsed_moves(self.setting, self.training, before, [chosen], rng)[0]
+        return rehearsed_head_changes(self.federation, self.training, before, [chosen], rng)[0]
 
     def _draw(self, pool: Tensor, rng: torch.Generator) -> Tensor:
         """Without replacement while there are enough, so that an attacker with much data uses all of it."""

@@ -1,6 +1,6 @@
-"""Spans: a linear layer changes only within what its inputs, and the signals that come back to it, span.
+"""Row and column space of a linear layer's change, which hold the inputs and back-propagated signals of its samples.
 
-Its change is the sum over samples of d_i (a_i, 1)^T, with inputs a_i and back-propagated signals d_i. However easy a
+The change is the sum over samples of d_i (a_i, 1)^T, with inputs a_i and back-propagated signals d_i. However easy a
 sample was, what it adds lies far above the rounding of float32, so that the row space of the change holds nearly every
 input and its column space nearly every signal. How near an auxiliary sample comes to these spaces says how many samples
 like it were there, where the last bias only says how hard they were.
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedspill.dataset import Examples
+from fedspill.observe.random_sketch import random_sketch
 
 _AT_ONCE = 128  # samples in one forward pass
-_LAYERS = 3  # that are looked at: the last ones
-_WIDEST = 16_384  # inputs of a layer that is looked at; more are a matter of memory
-_ABOVE_NOISE = 3.0  # singular values this much above the first one that no sample explains are kept
-_SPARE = 16  # directions beyond the samples', for the size of the noise
-_NEAREST = 1e-4  # share of a sample's square norm outside a span; below, rounding
+_LAYERS = 3  # how many of the last linear layers are looked at
+_WIDEST = 16_384  # inputs of a layer that is looked at; more would take too much memory
+_ABOVE_NOISE = 3.0  # singular values that exceed the noise by this factor count as signal
+_SPARE = 16  # singular values beyond the number of samples, from which the noise is measured
+_NEAREST = 1e-4  # least share of a sample's square norm outside a span; below it is rounding
 _TINY = 1e-12
 
 
@@ -50,7 +51,7 @@ class LayerSamples:
         return weight if self.bias is None else torch.cat([weight, tensors[self.bias].double()[:, None]], 1)
 
     def can_show(self, tensors: Mapping[str, Tensor], samples: int) -> bool:
-        """Whether a message holds this layer, and `samples` of them leave directions that none explains."""
+        """Whether a message holds this layer, and the layer has more directions than `samples` samples fill."""
         weight = tensors.get(self.weight)
         bias = None if self.bias is None else tensors.get(self.bias)
         if weight is None or weight.ndim != 2 or (self.bias is not None and bias is None):
@@ -60,8 +61,8 @@ class LayerSamples:
 
 
 @dataclass(frozen=True, eq=False)
-class Distance:
-    """How far the adversary's samples lie from what a change spans, on its two sides: inputs and signals."""
+class SpanDistance:
+    """How far the adversary's samples lie from the row space (inputs) and column space (signals) of a change."""
 
     logs: Tensor  # (sides, samples) log share of the square norm that lies outside
     noise: float  # the first singular value that no sample explains
@@ -76,7 +77,7 @@ def sample_layers(model: nn.Module, own: Examples, samples: int) -> list[LayerSa
     }
     if not names:
         return []
-    parts = [_caught(model, list(names), part) for part in _portions(own)]
+    parts = [_inputs_and_signals(model, list(names), part) for part in _portions(own)]
     seen = [module for module in names if all(module in part for part in parts)][-_LAYERS:]
     return [
         LayerSamples.of(
@@ -89,7 +90,9 @@ def sample_layers(model: nn.Module, own: Examples, samples: int) -> list[LayerSa
     ]
 
 
-def _caught(model: nn.Module, layers: list[nn.Linear], own: Examples) -> dict[nn.Linear, tuple[Tensor, Tensor]]:
+def _inputs_and_signals(
+    model: nn.Module, layers: list[nn.Linear], own: Examples
+) -> dict[nn.Linear, tuple[Tensor, Tensor]]:
     """Inputs and signals, in float64, of those layers that were used once, on one vector per sample."""
     given: dict[nn.Linear, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
 
@@ -126,22 +129,22 @@ def _portions(own: Examples) -> list[Examples]:
 
 
 def _has_room(shape: Sequence[int], samples: int) -> bool:
-    """Whether a layer (out, in) leaves directions that none of so many samples explains."""
+    """Whether a layer (out, in) has more directions than so many samples can fill."""
     return samples + _SPARE <= min(shape)
 
 
-def distance(layer: LayerSamples, change: Tensor, samples: int, rng: torch.Generator) -> Distance:
-    """From what the change (out, in) of `samples` samples spans."""
-    left, values, right = _leading(change, samples + _SPARE, rng)
+def distance_from_span(layer: LayerSamples, change: Tensor, samples: int, rng: torch.Generator) -> SpanDistance:
+    """How far the adversary's samples lie from the spaces of the change (out, in) that `samples` samples made."""
+    left, values, right = _leading_triplets(change, samples + _SPARE, rng)
     noise = float(values[samples])
     kept = (values > _ABOVE_NOISE * noise) & (torch.arange(len(values)) < samples)
     within = torch.stack(
         [(layer.inputs @ right[kept].T).square().sum(1), (layer.signals @ left[:, kept]).square().sum(1)]
     )
-    return Distance(_outside(layer, within), noise)
+    return SpanDistance(_outside(layer, within), noise)
 
 
-def rehearsed_distance(layer: LayerSamples, chosen: Tensor, noise: float) -> Tensor:
+def rehearsed_distance_from_span(layer: LayerSamples, chosen: Tensor, noise: float) -> Tensor:
     """(sides, samples) logs as in `distance`, if the client had held the adversary's samples `chosen` (indices).
 
     Everything follows from inner products: with A = L Q for the chosen inputs and D = H P for their signals, Q and P
@@ -167,13 +170,12 @@ def _outside(layer: LayerSamples, within: Tensor) -> Tensor:
     return (1 - within / whole.clamp_min(1e-300)).clamp_min(_NEAREST).log()
 
 
-def _leading(matrix: Tensor, rank: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _leading_triplets(matrix: Tensor, rank: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """The leading singular triplets of a matrix (out, in) that is close to low rank, by random projection.
 
     One power iteration, orthonormal in between: small values beside large ones keep their directions.
     """
-    start = torch.randn(matrix.shape[1], rank, generator=rng, dtype=matrix.dtype)
-    basis = torch.linalg.qr(matrix @ start)[0]
+    basis = torch.linalg.qr(random_sketch(matrix, rank, rng))[0]
     basis = torch.linalg.qr(matrix.T @ basis)[0]
     basis = torch.linalg.qr(matrix @ basis)[0]
     left, values, right = torch.linalg.svd(basis.T @ matrix, full_matrices=False)

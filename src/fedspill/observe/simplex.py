@@ -1,4 +1,4 @@
-"""Least squares under simple constraints, from inner products alone: no descent, and no matrix as long as a layer.
+"""Least squares with shares that are not negative and add up to 1, computed from inner products alone.
 
 Many problems are solved at once. Which shares are zero is found by exchanging all wrong signs together (block
 principal pivoting, Portugal, Judice and Vicente 1994), a few small linear systems per problem; the rare problem that
@@ -12,11 +12,11 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-_FIRM = 1e4  # weight of the constraint that shares add up to 1, over the largest column
-_EXCHANGES = 60
-_TOGETHER = 6  # exchanges of all wrong signs; then one sign at a time, which cannot run in circles
-_SLACK = 1e-10  # of a sign that counts as wrong
-_RIDGE = 1e-13  # over the mean diagonal: columns that repeat one another leave the shares between them open
+_SUM_WEIGHT = 1e4  # weight of the constraint that shares add up to 1, over the largest column
+_EXCHANGES = 60  # at most, before a problem is handed over
+_JOINT_EXCHANGES = 6  # of all wrong signs at once; then one sign at a time, which cannot run in circles
+_SLACK = 1e-10  # how far beyond zero a value must lie for its sign to count as wrong
+_RIDGE = 1e-13  # over the mean diagonal, since equal columns would leave the shares between them undetermined
 
 
 def simplex_fit(products: Tensor, allowed: Tensor) -> tuple[Tensor, float]:
@@ -67,7 +67,7 @@ def _pivoted(gram: np.ndarray, inner: np.ndarray, free: np.ndarray) -> tuple[np.
         done = ~wrong.any(1) & np.isfinite(found).all(1)
         shares[left[done]] = found[done].clip(0)
         settled[left[done]] = True
-        active[left] ^= wrong if step < _TOGETHER else _last_only(wrong)
+        active[left] ^= wrong if step < _JOINT_EXCHANGES else _last_only(wrong)
         emptied = ~active[left].any(1)
         active[left[emptied]] = free[left[emptied]]
         left = left[~done]
@@ -92,7 +92,7 @@ def _with_active(gram: np.ndarray, inner: np.ndarray, active: np.ndarray) -> tup
     right = np.concatenate([np.where(active, inner, 0), np.ones((n, 1))], 1)
     try:
         solved = np.linalg.solve(system, right[:, :, None])[:, :, 0]
-    except np.linalg.LinAlgError:  # one singular system spoils the call: none of it is settled
+    except np.linalg.LinAlgError:  # numpy refuses all systems where one is singular, so none counts as settled
         return np.full((n, m), np.nan), np.zeros((n, m))
     shares = np.where(active, solved[:, :m], 0)
     slope = np.einsum("nij,nj->ni", gram, shares) - inner + solved[:, m:]
@@ -101,8 +101,8 @@ def _with_active(gram: np.ndarray, inner: np.ndarray, active: np.ndarray) -> tup
 
 def _one_by_one(table: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Shares (m,) of one problem by Lawson and Hanson, the sum enforced by a heavy row."""
-    columns, target = _short_form(table, chosen)
-    firm = _FIRM * max(float(np.linalg.norm(columns, axis=0).max()), 1e-300)
+    columns, target = _columns_and_target(table, chosen)
+    firm = _SUM_WEIGHT * max(float(np.linalg.norm(columns, axis=0).max()), 1e-300)
     found, _ = nnls(np.vstack([columns, np.full((1, len(chosen)), firm)]), np.append(target, firm))
     shares = np.zeros(len(table) - 1)
     shares[chosen] = found / found.sum() if found.sum() > 0 else 1 / len(chosen)
@@ -112,12 +112,12 @@ def _one_by_one(table: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 def cone_fit(products: Tensor) -> tuple[Tensor, float]:
     """Factors (m,) >= 0 without further constraint, and their agreement; products as in `simplex_fit`."""
     table = products.double().numpy()
-    columns, target = _short_form(table, np.arange(len(table) - 1))
+    columns, target = _columns_and_target(table, np.arange(len(table) - 1))
     found, _ = nnls(columns, target)
     return torch.from_numpy(found), float(_agreements(table[None], found[None])[0])
 
 
-def _short_form(table: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _columns_and_target(table: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Columns (k + 1, k) and target (k + 1,) with the given inner products: a triangular root of them."""
     pick = np.append(chosen, len(table) - 1)
     table = table[pick][:, pick]

@@ -14,10 +14,10 @@ from fedspill.partition import Partition
 from fedspill.partitions.drawing import at_least, class_counts, draw, require
 
 Rows: TypeAlias = tuple[tuple[int, ...], ...]
-Table: TypeAlias = Literal["mnist", "cifar10", "fer2013", "skin"]
+PublishedTable: TypeAlias = Literal["mnist", "cifar10", "fer2013", "skin"]
 
 # The published percentages as integers, one row per client, one column per class in the data set's own label order.
-TABLES: dict[Table, Rows] = {
+TABLES: dict[PublishedTable, Rows] = {
     "mnist": (  # Tables III and IV (Fashion-MNIST): units of 1/120
         (12, 12, 12, 12, 12, 12, 12, 12, 12, 12),
         (8, 12, 10, 9, 16, 19, 7, 12, 15, 12),
@@ -77,7 +77,7 @@ class Compositions(Partition):
     title = "Stated class compositions, one per client"
     paper = "000 Decaf, Tables III to VII"
 
-    table: Table | Rows = "mnist"
+    table: PublishedTable | Rows = "mnist"
     unit: int = 1
     samples: int | None = None
     reuse: bool = False

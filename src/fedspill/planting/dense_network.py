@@ -1,4 +1,4 @@
-"""Dense: the layers of a fully connected network, which a malicious server rewrites by hand (paper 004, Figure 14)."""
+"""The layers of a fully connected network, in which a malicious server plants neurons (paper 004, Figure 14)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
 
-_HARMLESS = (nn.Flatten, nn.Dropout, nn.Identity)
+_WITHOUT_EFFECT = (nn.Flatten, nn.Dropout, nn.Identity)  # on what a planted neuron reads
 
 
 @dataclass(frozen=True)
-class Bend:
-    """The activation: ReLU, or ELU with its alpha."""
+class HiddenActivation:
+    """The activation of all hidden layers: ReLU, or ELU with its alpha."""
 
     elu: bool
     alpha: float = 1.0
@@ -29,22 +29,22 @@ class Bend:
         return on + (1 - on) * self.alpha * z.clamp(max=0).exp() if self.elu else on
 
     @property
-    def floor(self) -> float:
-        """What a unit that is far from firing puts out."""
+    def resting_output(self) -> float:
+        """The output of a unit whose input is far below zero."""
         return -self.alpha if self.elu else 0.0
 
     @property
-    def is_bump(self) -> bool:
+    def rises_both_ways(self) -> bool:
         """Whether it is 0 at 0 and positive on both sides, so that one unit measures a distance."""
         return self.elu and self.alpha < 0
 
 
 @dataclass(frozen=True)
-class Dense:
-    """Names of the layers in order, and the activation between them."""
+class DenseNetwork:
+    """A chain of linear layers: their names in order, and the activation between them."""
 
     layers: tuple[str, ...]
-    bend: Bend
+    activation: HiddenActivation
 
     @property
     def hidden(self) -> int:
@@ -60,34 +60,34 @@ class Dense:
         """(n, units) what enters the activation of that layer; for the last layer, the logits."""
         h = x.flatten(1)
         for number in range(layer):
-            h = self.bend(h @ state[self.weight(number)].T + state[self.bias(number)])
+            h = self.activation(h @ state[self.weight(number)].T + state[self.bias(number)])
         return h @ state[self.weight(layer)].T + state[self.bias(layer)]
 
 
-def read_dense(model: nn.Module) -> Dense:
-    """The layers of a plain chain of linear layers; anything else is told to be out of these attacks' reach."""
+def read_dense_network(model: nn.Module) -> DenseNetwork:
+    """The layers of a model that is a plain chain of linear layers; other models raise NotApplicable."""
     layers: list[str] = []
-    bends: set[Bend] = set()
+    activations: set[HiddenActivation] = set()
     for name, module in model.named_modules():
-        if next(module.children(), None) is not None or isinstance(module, _HARMLESS):
+        if next(module.children(), None) is not None or isinstance(module, _WITHOUT_EFFECT):
             continue
         if isinstance(module, nn.Linear) and module.bias is not None:
             layers.append(name)
         elif isinstance(module, nn.ReLU):
-            bends.add(Bend(False))
+            activations.add(HiddenActivation(False))
         elif isinstance(module, nn.ELU):
-            bends.add(Bend(True, float(module.alpha)))
+            activations.add(HiddenActivation(True, float(module.alpha)))
         else:
             raise NotApplicable(
                 f"A neuron can be planted in dense layers with biases and ReLU or ELU; this model has a "
                 f"{type(module).__name__}."
             )
-    if len(layers) < 2 or len(bends) != 1:
+    if len(layers) < 2 or len(activations) != 1:
         raise NotApplicable(
             f"A neuron can be planted in a network with hidden layers of one activation; this one has "
-            f"{max(len(layers) - 1, 0)} hidden layers and {len(bends)} activations."
+            f"{max(len(layers) - 1, 0)} hidden layers and {len(activations)} activations."
         )
-    return Dense(tuple(layers), bends.pop())
+    return DenseNetwork(tuple(layers), activations.pop())
 
 
 @torch.no_grad()
@@ -99,9 +99,9 @@ def residuals(logits: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def signals(dense: Dense, state: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+def unit_gradients(dense: DenseNetwork, state: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     """(n, units) each sample's gradient at the units of the last hidden layer: what moves their biases."""
     last = dense.hidden
     s = dense.pre_activations(state, x, last - 1)
-    logits = dense.bend(s) @ state[dense.weight(last)].T + state[dense.bias(last)]
-    return (residuals(logits, y) @ state[dense.weight(last)]) * dense.bend.slope(s)
+    logits = dense.activation(s) @ state[dense.weight(last)].T + state[dense.bias(last)]
+    return (residuals(logits, y) @ state[dense.weight(last)]) * dense.activation.slope(s)

@@ -1,12 +1,13 @@
-"""Reads planted neurons behind known noise: the sum of a round held against what the target alone would have sent.
+"""Reads planted neurons through known noise, by comparing a round's sum with what the target alone would have sent.
 
 Noise of equal size lies on every coordinate, and a neuron that only its target reaches moves in one direction that the
 server can compute: by its bias, its own weights and above all the weights that read it, where the target's activation
 stands. The inner product with that direction is the most that Gaussian noise leaves (a matched filter); clipping makes
 it shorter and turns nothing. The bias alone, which is read where there is no noise, is a small part of it.
 
-A record on the very bend of the units that measure its distance would send most of its gradient there, by chance of
-rounding, and clipping would leave little for the rest. So these units get a dead zone around the target.
+At the target, the units that measure the distance to it are at the kink of their activation. Rounding decides whether
+they fire; if they do, most of the gradient goes there and clipping leaves little for the rest. So these units get a
+dead zone around the target, in which they surely do not fire.
 """
 
 from __future__ import annotations
@@ -17,40 +18,40 @@ import torch
 from torch import Tensor
 
 from fedspill.messages import Message
-from fedspill.observe.known_defenses import KnownWire
-from fedspill.planting.closed_form import neurons
-from fedspill.planting.dense_network import Dense, residuals
+from fedspill.observe.known_defenses import KnownDefenses
+from fedspill.planting.closed_form import neurons_of_target
+from fedspill.planting.dense_network import DenseNetwork, residuals
 from fedspill.planting.targets import Targets
 from fedspill.trace import View
 
-_DEAD = 0.1  # of the mean distance, along one direction, of the nearest record of the kind
+_DEAD_ZONE = 0.1  # of the mean distance, along one direction, of the nearest shadow record
 
 
-def reads_through_noise(view: View, dense: Dense) -> bool:
+def reads_through_noise(view: View, dense: DenseNetwork) -> bool:
     """Whether the adversary knows of noise on what it reads, in a network whose neurons fire for one record alone."""
-    wire = KnownWire.known_to(view) if dense.hidden == 2 else None
+    wire = KnownDefenses.known_to(view) if dense.hidden == 2 else None
     return wire is not None and wire.noisy
 
 
 @torch.no_grad()
 def with_dead_zone(
-    dense: Dense, planted: Mapping[str, Tensor], rows: int, together: int, shadow: Tensor
+    dense: DenseNetwork, planted: Mapping[str, Tensor], rows: int, together: int, shadow: Tensor
 ) -> dict[str, Tensor]:
     """The state with measuring units that are surely silent at their target; `rows` neurons for each of `together`."""
     state = {name: tensor.clone() for name, tensor in planted.items()}
     w1, b1, w2 = (state[name] for name in (dense.weight(0), dense.bias(0), dense.weight(1)))
     for place in range(together):
-        row = int(neurons(len(w2), rows, place, together)[0])  # all neurons of a target read the same units
+        row = int(neurons_of_target(len(w2), rows, place, together)[0])  # all neurons of a target read the same units
         # Units that read the attribute have one weight, those that measure have many.
         measuring = ((w2[row] != 0) & ((w1 != 0).sum(1) > 1)).nonzero().flatten()
         if len(measuring):
-            far = dense.bend(shadow.to(w1) @ w1[measuring].T + b1[measuring]).mean(1)  # (shadow,)
-            b1[measuring] -= _DEAD * far.min()
+            far = dense.activation(shadow.to(w1) @ w1[measuring].T + b1[measuring]).mean(1)  # (shadow,)
+            b1[measuring] -= _DEAD_ZONE * far.min()
     return state
 
 
 def matched_signals(
-    view: View, dense: Dense, targets: Targets, records: Sequence[Tensor], indices: Sequence[int], at_once: int
+    view: View, dense: DenseNetwork, targets: Targets, records: Sequence[Tensor], indices: Sequence[int], at_once: int
 ) -> Tensor:
     """(indices, rows): how much of what each of a target's neurons would send for it is in the sum of its round.
 
@@ -66,7 +67,7 @@ def matched_signals(
         if model is None:
             continue
         together = len(targets.group(origin.round, at_once))
-        planted = neurons(len(model[dense.bias(dense.hidden - 1)]), rows, index % at_once, together)
+        planted = neurons_of_target(len(model[dense.bias(dense.hidden - 1)]), rows, index % at_once, together)
         for place, row in enumerate(planted.tolist()):
             expected = neuron_gradient(dense, model, records[place][index], targets.y[index], row)
             size = max(float(expected.norm()), 1e-300)
@@ -75,18 +76,20 @@ def matched_signals(
 
 
 @torch.no_grad()
-def neuron_gradient(dense: Dense, state: Mapping[str, Tensor], record: Tensor, label: Tensor, row: int) -> Tensor:
+def neuron_gradient(
+    dense: DenseNetwork, state: Mapping[str, Tensor], record: Tensor, label: Tensor, row: int
+) -> Tensor:
     """(inputs + 1 + logits,) what one record (columns,) sends to a neuron: weights, bias, and those that read it."""
     last = dense.hidden
     s = dense.pre_activations(state, record[None], last - 1)
-    below = dense.bend(dense.pre_activations(state, record[None], last - 2))[0]
+    below = dense.activation(dense.pre_activations(state, record[None], last - 2))[0]
     weight, bias = state[dense.weight(last)], state[dense.bias(last)]
-    wrong = residuals(dense.bend(s) @ weight.T + bias, label[None])[0]
-    back = (wrong @ weight[:, row]) * dense.bend.slope(s)[0, row]
-    return torch.cat([back * below, back[None], wrong * dense.bend(s)[0, row]]).double()
+    wrong = residuals(dense.activation(s) @ weight.T + bias, label[None])[0]
+    back = (wrong @ weight[:, row]) * dense.activation.slope(s)[0, row]
+    return torch.cat([back * below, back[None], wrong * dense.activation(s)[0, row]]).double()
 
 
-def _observed(dense: Dense, message: Message, row: int) -> Tensor:
+def _observed(dense: DenseNetwork, message: Message, row: int) -> Tensor:
     """(inputs + 1 + logits,) the same coordinates of a sum, as a gradient."""
     last = dense.hidden
     weight, bias, reading = (

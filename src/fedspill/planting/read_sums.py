@@ -10,15 +10,17 @@ from torch import Tensor
 
 from fedspill.errors import NotApplicable
 from fedspill.messages import Message
-from fedspill.planting.closed_form import neurons
-from fedspill.planting.dense_network import Dense
+from fedspill.planting.closed_form import neurons_of_target
+from fedspill.planting.dense_network import DenseNetwork
 from fedspill.planting.targets import Targets
 from fedspill.trace import Origin, View
 
-_FAINTEST = 1e-6  # of the strongest signal: rounding, in rounds that nobody's record reached
+_FAINTEST = 1e-6  # of the strongest signal; what is weaker is rounding, from rounds without the target
 
 
-def read_neurons(view: View, dense: Dense, targets: Targets, rows: int, at_once: int) -> tuple[list[int], Tensor]:
+def read_neurons(
+    view: View, dense: DenseNetwork, targets: Targets, rows: int, at_once: int
+) -> tuple[list[int], Tensor]:
     """The targets whose round was seen, and (targets, rows) the gradient at the biases of their neurons.
 
     The bias of a neuron moves by the sum of the gradients at it, and a neuron that only its target reaches has that of
@@ -33,7 +35,7 @@ def read_neurons(view: View, dense: Dense, targets: Targets, rows: int, at_once:
         if bias is None:
             continue
         together = len(targets.group(origin.round, at_once))
-        mine = neurons(len(bias), rows, index % at_once, together)
+        mine = neurons_of_target(len(bias), rows, index % at_once, together)
         if bool(torch.isfinite(bias[mine]).all()):
             found[index] = bias[mine]
     if not found:
@@ -41,7 +43,7 @@ def read_neurons(view: View, dense: Dense, targets: Targets, rows: int, at_once:
     return list(found), torch.stack(list(found.values()))
 
 
-def read_likeness(view: View, dense: Dense, targets: Targets, indices: Sequence[int], at_once: int) -> Tensor:
+def read_likeness(view: View, dense: DenseNetwork, targets: Targets, indices: Sequence[int], at_once: int) -> Tensor:
     """(indices,) in (0, 1], 1 where a first-layer neuron was moved by its target alone, as far as known columns tell.
 
     A neuron's weights move by the sum of gradient times input and its bias by the sum of gradients, so the quotient is
@@ -56,7 +58,7 @@ def read_likeness(view: View, dense: Dense, targets: Targets, indices: Sequence[
         if weight is None or bias is None or weight.shape != (len(bias), len(record)):
             found.append(0.0)
             continue
-        row = int(neurons(len(bias), 1, index % at_once, len(targets.group(origin.round, at_once)))[0])
+        row = int(neurons_of_target(len(bias), 1, index % at_once, len(targets.group(origin.round, at_once)))[0])
         mean = weight[row].double() / bias[row].double()
         distance = float((mean - record)[known].norm() / record[known].norm().clamp(min=1e-12))
         found.append(1 / (1 + distance) if math.isfinite(distance) else 0.0)
@@ -78,10 +80,10 @@ def origins(targets: Targets, indices: Sequence[int], at_once: int) -> list[Orig
 def contrast(signal: Tensor) -> Tensor:
     """(targets,) in [-1, 1], from the gradients (targets, 2) at the neurons of value 0 and 1: whose share is larger.
 
-    How much of a record arrives depends on its client's size, its batch and its optimizer, which differ from target to
-    target; both neurons have that in common, and the quotient has not. Where several records are the target's
-    likenesses, it is the share of those with value 1, which is all that can be known. The target pushes its neuron one
-    way only, so what points the other way is no evidence.
+    How strongly a record shows depends on its client's size, its batch and its optimizer, which differ from target to
+    target. Both neurons depend on them alike, so that their quotient does not. Where several records equal the target
+    in the known columns, it is the share of those with value 1, which is all that can be known. The target moves its
+    neuron in one direction only, so a move in the other direction is no evidence.
     """
     pushed = signal.clamp(min=0)
     total = pushed.sum(1)
@@ -89,6 +91,6 @@ def contrast(signal: Tensor) -> Tensor:
     return (pushed[:, 1] - pushed[:, 0]) / (total + _FAINTEST * total.max()).clamp(min=floor)
 
 
-def squashed(signal: Tensor) -> Tensor:
-    """Any finite numbers into (-1, 1), in the same order: scores of several federations meet on one scale."""
+def into_unit_interval(signal: Tensor) -> Tensor:
+    """Maps finite numbers into (-1, 1) in the same order, so that scores of several federations can be pooled."""
     return 2 / math.pi * torch.atan(signal / signal.abs().median().clamp(min=1e-300))

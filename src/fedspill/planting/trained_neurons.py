@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
-from fedspill.planting.dense_network import Bend, Dense
+from fedspill.planting.dense_network import DenseNetwork, HiddenActivation
 from fedspill.training import Tensors
 
-SHARE = 0.8  # of the shadow set that trains; the rest is the authors' validation set
+TRAIN_SHARE = 0.8  # of the shadow set; the rest is the authors' validation set
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ AMI = AmiRecipe(epochs=20_000, lr=1e-4, shadow_weight=0.05, target_weight=1010.9
 
 
 @dataclass(frozen=True, eq=False)
-class Neurons:
+class TrainedNeurons:
     """Trained weights of `runs` attacks: w1 (runs, columns, units), b1 (runs, 1, units), w2 (runs, units, k), b2."""
 
     w1: Tensor
@@ -54,7 +54,7 @@ class Neurons:
     w2: Tensor
     b2: Tensor
 
-    def install(self, dense: Dense, state: Tensors, run: int) -> Tensors:
+    def install(self, dense: DenseNetwork, state: Tensors, run: int) -> Tensors:
         """The state with the whole first layer and the last k neurons of the second replaced."""
         planted = {name: tensor.clone() for name, tensor in state.items()}
         k = self.w2.shape[2]
@@ -65,11 +65,13 @@ class Neurons:
         return planted
 
 
-def train_aai(dense: Dense, state: Tensors, up: Tensor, down: Tensor, shadow: Tensor, recipe: AaiRecipe) -> Neurons:
+def train_aai(
+    dense: DenseNetwork, state: Tensors, up: Tensor, down: Tensor, shadow: Tensor, recipe: AaiRecipe
+) -> TrainedNeurons:
     """AAI for targets (runs, k, columns) with the frequent value (`up`) and with the other (`down`)."""
     runs, k, _ = up.shape
-    shadow = shadow[: int(SHARE * len(shadow))]
-    x = _beside(shadow, torch.cat([up, down], 1))
+    shadow = shadow[: int(TRAIN_SHARE * len(shadow))]
+    x = _shadow_and_targets(shadow, torch.cat([up, down], 1))
     n = len(shadow)
     goal = torch.full((x.shape[1], k), -1.0, device=x.device)
     goal[n : n + k][torch.eye(k, dtype=torch.bool, device=x.device)] = 1.0
@@ -80,19 +82,19 @@ def train_aai(dense: Dense, state: Tensors, up: Tensor, down: Tensor, shadow: Te
     def loss(s: Tensor) -> Tensor:
         return ((s - recipe.scale * goal).square() * weight).sum() / x.shape[1]
 
-    return _trained(_start(dense, state, runs, k), x, dense.bend, loss, recipe.lr, recipe.epochs)
+    return _trained(_start(dense, state, runs, k), x, dense.activation, loss, recipe.lr, recipe.epochs)
 
 
-def train_ami(dense: Dense, state: Tensors, wanted: Tensor, shadow: Tensor, recipe: AmiRecipe) -> Neurons:
+def train_ami(dense: DenseNetwork, state: Tensors, wanted: Tensor, shadow: Tensor, recipe: AmiRecipe) -> TrainedNeurons:
     """AMI for records (runs, k, columns) to recognise: MIA2AIA with k = 2 is one target with either value."""
     runs, k, _ = wanted.shape
-    n = int(SHARE * len(shadow))
+    n = int(TRAIN_SHARE * len(shadow))
     kept_aside = shadow[n:]
-    x = _beside(shadow[:n], wanted)
+    x = _shadow_and_targets(shadow[:n], wanted)
     label = torch.cat([torch.zeros(n, dtype=torch.int64), torch.arange(1, k + 1)]).to(x.device)
     weight = torch.tensor([recipe.shadow_weight] + [recipe.target_weight / k] * k).to(x)[label]
     start = _start(dense, state, runs, k)
-    scratch = Neurons(
+    scratch = TrainedNeurons(
         start.w1, start.b1, torch.cat([start.w2[:, :, -1:], start.w2], 2), torch.cat([start.b2[:, :, -1:], start.b2], 2)
     )
 
@@ -101,17 +103,18 @@ def train_ami(dense: Dense, state: Tensors, wanted: Tensor, shadow: Tensor, reci
         picked = chances.gather(-1, label.expand(runs, -1)[..., None])[..., 0]
         return -(picked * weight).sum() / weight.sum()
 
-    def done(now: Neurons) -> bool:
+    def done(now: TrainedNeurons) -> bool:
         fires = [
-            _forward(now, records, dense.bend)[..., 1:] > 0 for records in (wanted, kept_aside.expand(runs, -1, -1))
+            _forward(now, records, dense.activation)[..., 1:] > 0
+            for records in (wanted, kept_aside.expand(runs, -1, -1))
         ]
         return bool(fires[0].diagonal(dim1=1, dim2=2).all()) and not bool(fires[1].any())
 
-    made = _trained(scratch, x, dense.bend, loss, recipe.lr, recipe.epochs, done if recipe.until_right else None)
-    return Neurons(made.w1, made.b1, made.w2[:, :, 1:], made.b2[:, :, 1:])
+    made = _trained(scratch, x, dense.activation, loss, recipe.lr, recipe.epochs, done if recipe.until_right else None)
+    return TrainedNeurons(made.w1, made.b1, made.w2[:, :, 1:], made.b2[:, :, 1:])
 
 
-def align(dense: Dense, state: Tensors, row: int, label: int) -> None:
+def align(dense: DenseNetwork, state: Tensors, row: int, label: int) -> None:
     """Signs of the output weights such that the target's residual is positive at its neuron (Appendix A). In place."""
     weight = state[dense.weight(dense.hidden)]
     weight[:, row] = weight[:, row].abs()
@@ -121,12 +124,12 @@ def align(dense: Dense, state: Tensors, row: int, label: int) -> None:
         weight[label, row] *= -1
 
 
-def _beside(shadow: Tensor, targets: Tensor) -> Tensor:
+def _shadow_and_targets(shadow: Tensor, targets: Tensor) -> Tensor:
     """(runs, shadow + targets, columns)."""
     return torch.cat([shadow.expand(len(targets), -1, -1), targets], 1)
 
 
-def _start(dense: Dense, state: Tensors, runs: int, k: int) -> Neurons:
+def _start(dense: DenseNetwork, state: Tensors, runs: int, k: int) -> TrainedNeurons:
     """The honest weights: the whole first layer and the last k neurons of the second."""
     if dense.hidden < 2:
         raise NotApplicable("The published attacks train two hidden layers; this network has one.")
@@ -137,7 +140,7 @@ def _start(dense: Dense, state: Tensors, runs: int, k: int) -> Neurons:
     def copies(tensor: Tensor) -> Tensor:
         return tensor.expand(runs, *tensor.shape).clone()
 
-    return Neurons(
+    return TrainedNeurons(
         copies(state[dense.weight(0)].T),
         copies(state[dense.bias(0)][None]),
         copies(w2[-k:].T),
@@ -145,31 +148,31 @@ def _start(dense: Dense, state: Tensors, runs: int, k: int) -> Neurons:
     )
 
 
-def _forward(neurons: Neurons, x: Tensor, bend: Bend) -> Tensor:
+def _forward(neurons: TrainedNeurons, x: Tensor, activation: HiddenActivation) -> Tensor:
     """(runs, n, k) what enters the neurons' activation."""
     hidden = torch.baddbmm(neurons.b1, x, neurons.w1)
-    hidden = nn.functional.elu(hidden, bend.alpha) if bend.elu else nn.functional.relu(hidden)
+    hidden = nn.functional.elu(hidden, activation.alpha) if activation.elu else nn.functional.relu(hidden)
     return torch.baddbmm(neurons.b2, hidden, neurons.w2)
 
 
 def _trained(
-    start: Neurons,
+    start: TrainedNeurons,
     x: Tensor,
-    bend: Bend,
+    activation: HiddenActivation,
     loss: Callable[[Tensor], Tensor],
     lr: float,
     epochs: int,
-    done: Callable[[Neurons], bool] | None = None,
-) -> Neurons:
+    done: Callable[[TrainedNeurons], bool] | None = None,
+) -> TrainedNeurons:
     """Full-batch Adam, as published; with `done`, looked at every 100 epochs."""
     with torch.enable_grad():
         parameters = [tensor.detach().clone().requires_grad_() for tensor in (start.w1, start.b1, start.w2, start.b2)]
         optimizer = torch.optim.Adam(parameters, lr=lr)
         for epoch in range(epochs):
-            gradients = torch.autograd.grad(loss(_forward(Neurons(*parameters), x, bend)), parameters)
+            gradients = torch.autograd.grad(loss(_forward(TrainedNeurons(*parameters), x, activation)), parameters)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
-            if done is not None and epoch % 100 == 99 and done(Neurons(*(p.detach() for p in parameters))):
+            if done is not None and epoch % 100 == 99 and done(TrainedNeurons(*(p.detach() for p in parameters))):
                 break
-    return Neurons(*(parameter.detach() for parameter in parameters))
+    return TrainedNeurons(*(parameter.detach() for parameter in parameters))

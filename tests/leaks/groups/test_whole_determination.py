@@ -6,8 +6,8 @@ from watched import guess, watched
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.groups.metrics import true_groups
 from fedspill.leaks.groups.whole_determination import clustered, cut, implied_prior, path_amounts, ratio_vectors
-from fedspill.observe.local_changes import read_setting
-from fedspill.observe.round_sums import read_rounds
+from fedspill.observe.local_changes import read_known_federation
+from fedspill.observe.round_sums import read_round_sums
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_CLIENT
 from fedspill.trace import MemoryTrace
@@ -52,8 +52,8 @@ def test_the_watchers_own_labels_belong_to_the_whole() -> None:
     settings = Settings(rounds=3, weighting="uniform", training=LocalTraining(lr=0.02, batch_size=10, epochs=2))
     Horizontal(known["architecture"](), clients, settings, 0, 10, seen).run()
     view = seen.view(CURIOUS_CLIENT, me="client:0", knowledge=known)
-    setting = read_setting(view)
-    rounds, _ = read_rounds(view, setting)
+    setting = read_known_federation(view)
+    rounds, _ = read_round_sums(view, setting)
     logs, _ = path_amounts(rounds, setting)
     assert set(logs.topk(3).indices.tolist()) == {0, 1, 7}
     assert abs(float(logs[7].exp()) - 0.5) < 0.15

@@ -13,27 +13,27 @@ from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.fake_gradients import FakeGradients, sorted_normal
 from fedspill.errors import FedspillError, NotApplicable, Unfit
 from fedspill.federation.batches import circulant, membership, plan_batches
-from fedspill.leaks.inputs.cafe import Cafe, recover, recover_moving, vouched
+from fedspill.leaks.inputs.cafe import Cafe, certified_parts, recover, recover_moving
 from fedspill.leaks.inputs.cafe_paper import CafePaper
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.tile_metrics import TilePsnr, tile_psnr
-from fedspill.leaks.inputs.vertical.batched_lbfgs import Objective, minimise
+from fedspill.leaks.inputs.vertical.batched_lbfgs import RowObjective, minimise
 from fedspill.leaks.inputs.vertical.first_layer import first_layer
 from fedspill.leaks.inputs.vertical.intersect_row_spaces import _leading
-from fedspill.leaks.inputs.vertical.invert_features import Effort
-from fedspill.leaks.inputs.vertical.moving_model import _lengths, _Round
-from fedspill.leaks.inputs.vertical.published_algorithms import Published
-from fedspill.leaks.inputs.vertical.separate_products import Products
-from fedspill.leaks.inputs.vertical.separate_sums import plan_of
+from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
+from fedspill.leaks.inputs.vertical.moving_model import _inverse_lengths, _RoundGradients
+from fedspill.leaks.inputs.vertical.published_algorithms import PublishedDescent
+from fedspill.leaks.inputs.vertical.separate_products import ProductSystem
+from fedspill.leaks.inputs.vertical.separate_sums import batch_design
 from fedspill.leaks.inputs.vertical.server_observations import observe
-from fedspill.leaks.inputs.vertical.undo_fake_gradients import reordered
+from fedspill.leaks.inputs.vertical.undo_fake_gradients import low_rank_in_same_order
 from fedspill.messages import Message
 from fedspill.models.vertical import VerticalNet
 from fedspill.threat import CURIOUS_SERVER
 from fedspill.trace import MemoryTrace, Origin
 from fedspill.training import LocalTraining, gradient
 
-QUICK = Effort(decoder=200, again=(3e-2,))
+QUICK = InversionEffort(decoder=200, retry_blurs=(3e-2,))
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -103,11 +103,11 @@ def test_cholesky_and_fourier_agree_and_a_singular_plan_is_refused() -> None:
     used, rows = membership(batches, 30), torch.randn(30, 5, generator=rng(), dtype=torch.float64)
     mixed = torch.cat([used, used[:1]])  # one more round: no longer circulant
     for plan in (used, mixed):
-        torch.testing.assert_close(plan_of(plan).separate(plan @ rows).values, rows)
+        torch.testing.assert_close(batch_design(plan).separate(plan @ rows).values, rows)
     with pytest.raises(NotApplicable, match="29 rounds cannot take"):
-        plan_of(used[:29]).separate(used[:29] @ rows)
+        batch_design(used[:29]).separate(used[:29] @ rows)
     with pytest.raises(NotApplicable, match="full column rank"):
-        plan_of(used[:15].repeat(2, 1)).separate(used[:15].repeat(2, 1) @ rows)
+        batch_design(used[:15].repeat(2, 1)).separate(used[:15].repeat(2, 1) @ rows)
 
 
 def test_products_are_taken_apart_with_more_samples_than_outputs_and_batches_larger_than_them() -> None:
@@ -115,14 +115,14 @@ def test_products_are_taken_apart_with_more_samples_than_outputs_and_batches_lar
     used = membership(plan_batches("random", 30, 8, 40, rng()), 30)
     h, v = (torch.randn(30, width, generator=rng(width), dtype=torch.float64) for width in (11, 6))
     sums = [(row, (h * used[row][:, None]).T @ v) for row in range(40)]
-    solved = Products(used, v, sums).solve()
+    solved = ProductSystem(used, v, sums).solve()
     torch.testing.assert_close(solved.values, h)
     assert solved.residual < 1e-6
     noisy = [
         (row, total + 0.1 * torch.randn(total.shape, generator=rng(row), dtype=torch.float64)) for row, total in sums
     ]
-    plain_error = (Products(used, v, noisy).solve().values - h).norm()
-    assert (Products(used, v, noisy).solve_noisy().values - h).norm() <= 1.01 * plain_error
+    plain_error = (ProductSystem(used, v, noisy).solve().values - h).norm()
+    assert (ProductSystem(used, v, noisy).solve_noisy().values - h).norm() <= 1.01 * plain_error
 
 
 def test_the_leading_direction_is_that_of_a_whole_decomposition_also_where_rounding_exceeds_one() -> None:
@@ -187,8 +187,8 @@ def test_parties_and_samples_that_are_dark_while_the_model_trains_are_not_vouche
     dark.x[..., :4, :4] = 0  # party 0 has nothing at all,
     dark.x[:3, :, :4, 4:] = 0  # and party 1 nothing of three samples
     trace, _, _ = federate(examples=dark, static=False, lr=0.01, rounds=12)
-    found = recover_moving(observe(server_view(trace)), Effort(decoder=200, again=()), rng(), passes=2)
-    certified = vouched(found)
+    found = recover_moving(observe(server_view(trace)), InversionEffort(decoder=200, retry_blurs=()), rng(), passes=2)
+    certified = certified_parts(found)
     assert not bool(certified[:, 0].any())
     assert not bool(certified[:3, 1].any())
     poor = tile_psnr(found.x, dark.x, 4) < 30
@@ -231,7 +231,7 @@ def test_indices_that_repeat_in_a_foreign_recording_are_counted() -> None:
             own = {name: t for name, t in whole_gradient.items() if name.startswith(f"towers.{party}.")}
             messages.append(Message(number, f"party:{party}", "server", "gradient", own, {"examples": 4}))
     observed = observe(server_view(MemoryTrace.of(messages), plain))
-    layer = first_layer(observed.heard[1], observed, rng())
+    layer = first_layer(observed.uploads[1], observed, rng())
     assert layer.route == "linear"
     real = examples.x[:, :, :4, 4:].flatten(1).double()
     torch.testing.assert_close(layer.h[layer.known], real[layer.known], atol=1e-3, rtol=1e-3)
@@ -258,7 +258,7 @@ def test_the_batched_minimiser_ends_where_each_row_has_its_minimum() -> None:
     centres = torch.randn(6, 9, generator=rng())
 
     @dataclass(frozen=True)
-    class Bowls(Objective):
+    class Bowls(RowObjective):
         rows: Tensor
 
         def __call__(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -295,7 +295,7 @@ def test_the_options_of_the_published_descent(options: dict[str, object]) -> Non
 
 def test_step_one_of_the_published_descent_is_a_relaxed_projection() -> None:
     net = network()
-    state = Published(net, SAMPLES, 10, rng())
+    state = PublishedDescent(net, SAMPLES, 10, rng())
     batch = torch.arange(6)
     sent = gradient(net, digits().take(batch))
     before = state.v[0][batch].sum(0) - sent["towers.0.first.bias"]
@@ -320,7 +320,7 @@ def test_fake_gradients_keep_the_order_and_an_attacker_who_knows_undoes_them() -
     assert not torch.equal(fake, low_rank)
     truth = low_rank / low_rank.norm()
     ignorant = float((fake / fake.norm() - truth).norm())
-    knowing = float((reordered(fake[None], 4, 300, rng(3))[0] - truth).norm())
+    knowing = float((low_rank_in_same_order(fake[None], 4, 300, rng(3))[0] - truth).norm())
     assert knowing < 0.3 * ignorant
     clamped = FakeGradients(reading="clamped").outgoing(message, rng(2)).tensors["w"]
     assert float((clamped == low_rank).double().mean()) > 0.1, "part of the true values leaves as it is"
@@ -402,8 +402,8 @@ def test_lengths_come_from_rounds_without_a_sample_that_left_next_to_nothing() -
         batch, noise = torch.tensor(members), 1e-9
         v = torch.randn(4, 16, generator=rng(number), dtype=torch.float64)
         scaled = v * lengths[batch, None] + noise * torch.randn(4, 16, generator=rng(99 + number), dtype=torch.float64)
-        rounds.append(_Round(batch, scaled, torch.full((4,), noise**2, dtype=torch.float64), v.sum(0)))
-    found, doubt = _lengths(rounds, 10)
+        rounds.append(_RoundGradients(batch, scaled, torch.full((4,), noise**2, dtype=torch.float64), v.sum(0)))
+    found, doubt = _inverse_lengths(rounds, 10)
     torch.testing.assert_close(1 / found[1:9], lengths[1:9], atol=1e-6, rtol=0)
     assert bool((doubt[1:9] < 1e-5).all())
     assert min(float(doubt[0]), float(doubt[9])) > 1e-5, "9 was never without it"
@@ -413,7 +413,7 @@ def test_a_model_that_moves_costs_little_since_every_round_may_have_its_own_v() 
     """Turning ReLUs change v at once; features change a little, and that is taken out again."""
     for lr, passes in ((0.01, 0), (0.01, 4)):
         trace, _, _ = federate(static=False, lr=lr, rounds=12)
-        found = recover_moving(observe(server_view(trace)), Effort(decoder=200, again=()), rng(), passes)
+        found = recover_moving(observe(server_view(trace)), InversionEffort(decoder=200, retry_blurs=()), rng(), passes)
         assert all(layer.route.startswith("column spaces, every round") for layer in found.layers)
         assert float((found.labels == digits().y).double().mean()) > 0.9
         assert psnr(found.x, digits()).median() > (30 if passes == 0 else 50)
@@ -451,7 +451,7 @@ def test_an_inversion_that_was_cut_short_is_not_vouched_for() -> None:
     """The features are known exactly; what does not explain them closely is no sample."""
     trace, _, _ = federate()
     observed = observe(server_view(trace))
-    hasty = recover(observed, Effort(plain=2, decoder=20, again=(), anneal=((0.0, 2),)), rng(1))
+    hasty = recover(observed, InversionEffort(plain=2, decoder=20, retry_blurs=(), anneal=((0.0, 2),)), rng(1))
     poor = psnr(hasty.x[torch.arange(SAMPLES)], digits()) < 30
     assert int(poor.sum()) > SAMPLES // 2
-    assert not bool(vouched(hasty).all(1)[poor].any())
+    assert not bool(certified_parts(hasty).all(1)[poor].any())

@@ -11,13 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vertical_kit import SAMPLES, federate, plain, server_view
 
 from fedspill.federation.batches import circulant, membership, plan_batches
-from fedspill.leaks.inputs.cafe import all_layers
-from fedspill.leaks.inputs.vertical.first_layer import first_layer, moving_layer
-from fedspill.leaks.inputs.vertical.inverse_diagonal import inverse_diagonal, least_mean
-from fedspill.leaks.inputs.vertical.separate_products import Products
-from fedspill.leaks.inputs.vertical.separate_sums import Circulant, Factored, overlaps, plan_of
+from fedspill.leaks.inputs.cafe import first_layers
+from fedspill.leaks.inputs.vertical.first_layer import first_layer, first_layer_of_moving_model
+from fedspill.leaks.inputs.vertical.inverse_diagonal import inverse_diagonal, least_chi_squared_mean
+from fedspill.leaks.inputs.vertical.separate_products import ProductSystem
+from fedspill.leaks.inputs.vertical.separate_sums import CirculantDesign, FactoredDesign, batch_design, overlaps
 from fedspill.leaks.inputs.vertical.server_observations import observe
-from fedspill.leaks.inputs.vertical.undo_model_change import as_if_still
+from fedspill.leaks.inputs.vertical.undo_model_change import with_model_held_still
 
 CUBIC = ("cholesky_inverse", "inverse", "linalg_inv_ex", "linalg_eigh", "_linalg_eigh", "_linalg_svd", "linalg_lu")
 
@@ -74,17 +74,17 @@ def test_probes_tell_the_diagonal_as_well_as_promised_whatever_the_system(near: 
 
 def test_the_bound_is_that_of_chi_squared() -> None:
     for probes in (64, 128, 256):
-        assert least_mean(probes) == pytest.approx(chi2.ppf(1e-6, probes) / probes, rel=0.02)
-        assert least_mean(probes) <= chi2.ppf(1e-6, probes) / probes
+        assert least_chi_squared_mean(probes) == pytest.approx(chi2.ppf(1e-6, probes) / probes, rel=0.02)
+        assert least_chi_squared_mean(probes) <= chi2.ppf(1e-6, probes) / probes
 
 
 @pytest.mark.parametrize("samples", [30, 31])
 def test_of_a_circulant_plan_the_diagonal_is_closed_form(samples: int) -> None:
     used = membership(circulant(samples, 7, rng()), samples)
-    made = plan_of(used)
-    assert isinstance(made, Circulant)
+    made = batch_design(used)
+    assert isinstance(made, CirculantDesign)
     exact = torch.linalg.inv(used.T @ used).diagonal()
-    torch.testing.assert_close(made.spread().expand(samples), exact)
+    torch.testing.assert_close(made.variance().expand(samples), exact)
     rows = torch.randn(samples, 50, generator=rng(), dtype=torch.float64)
     error = (made.separate((used @ rows).float().double()).values - rows).square().mean().sqrt()
     assert float(error) < float(made.separate(used @ rows).error[0]) < 20 * float(error)
@@ -94,8 +94,8 @@ def test_standard_errors_are_those_of_the_noise() -> None:
     """More samples than probes: errors that were made are as large as was said, sample by sample."""
     used, rows = plan(400, 10, 440), torch.randn(400, 60, generator=rng(), dtype=torch.float64)
     noise = 1e-3 * torch.randn(440, 60, generator=rng(5), dtype=torch.float64)
-    made = plan_of(used)
-    assert isinstance(made, Factored)
+    made = batch_design(used)
+    assert isinstance(made, FactoredDesign)
     solved = made.separate(used @ rows + noise)
     ratio = (solved.values - rows).square().mean(1).sqrt() / solved.error
     assert float(ratio.mean()) == pytest.approx(1, abs=0.05)
@@ -110,7 +110,7 @@ def test_parallel_samples_of_the_same_rounds_are_found_entangled() -> None:
     used[:, 1], factors[1] = used[:, 0], factors[0]  # twins, and parallel
     h = torch.randn(300, 4, generator=rng(1), dtype=torch.float64)
     sums = [(row, (h * used[row][:, None]).T @ factors) for row in range(90)]
-    solved = Products(used, factors, sums).solve(1e-12)
+    solved = ProductSystem(used, factors, sums).solve(1e-12)
     lone = torch.ones(300, dtype=torch.bool)
     lone[:2] = False
     assert bool((solved.entangled[:2] > 1e3).all())
@@ -128,11 +128,11 @@ def test_step_one_factors_one_matrix_for_all_parties_and_inverts_none() -> None:
     trace, _, _ = federate(plain(), rounds=SAMPLES + 10, batches="random", batch=5)
     observed = observe(server_view(trace, plain))
     with Asked(SAMPLES) as asked:
-        for heard in observed.heard:
-            observed.plan(heard.rows, "cpu").separate(heard.sums)
+        for uploads in observed.uploads:
+            observed.design(uploads.bias_places, "cpu").separate(uploads.sums)
     assert asked.calls["linalg_cholesky_ex"] == 1
     with Asked(SAMPLES) as asked:
-        layers, _ = all_layers(observed, rng(), first_layer)
+        layers, _ = first_layers(observed, rng(), first_layer)
     assert {layer.route for layer in layers} == {"linear"}
     assert asked.calls["linalg_cholesky_ex"] <= 2 * len(layers), "Step II: one each, a second where there is noise"
     assert not set(asked.calls) & set(CUBIC), asked.calls
@@ -142,12 +142,12 @@ def test_passes_over_a_moving_model_factor_only_what_changed() -> None:
     trace, _, _ = federate(plain(), static=False, lr=0.01, rounds=12)
     observed = observe(server_view(trace, plain))
     with Asked(SAMPLES) as asked:
-        layers, _ = all_layers(observed, rng(), moving_layer)
+        layers, _ = first_layers(observed, rng(), first_layer_of_moving_model)
     assert asked.calls["linalg_cholesky_ex"] <= 5 * len(layers), "one for each weighing of the rounds"
     assert not set(asked.calls) & set(CUBIC), asked.calls
     many, _, _ = federate(plain(), static=False, lr=1e-4, rounds=SAMPLES + 10, batches="random", batch=5)
     seen = observe(server_view(many, plain))
     x, labels = torch.zeros(SAMPLES, 1, 8, 8), torch.zeros(SAMPLES, dtype=torch.int64)
-    again = as_if_still(seen, 3, x, labels, features_only=False)
-    rows = seen.heard[0].rows
-    assert again.plan(rows, "cpu") is seen.plan(rows, "cpu"), "the batches are the same in every pass"
+    again = with_model_held_still(seen, 3, x, labels, features_only=False)
+    rows = seen.uploads[0].bias_places
+    assert again.design(rows, "cpu") is seen.design(rows, "cpu"), "the batches are the same in every pass"

@@ -1,10 +1,11 @@
 """Metrics for recovered inputs: known values, matching, chance, and everything that must not get a number."""
 
+import importlib.util
 import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspill.audit.controls import swapped
 from fedspill.dataset import Examples
@@ -23,6 +24,7 @@ from fedspill.leaks.inputs.scoring import similarity
 from fedspill.leaks.inputs.scoring.chance import baselines
 from fedspill.leaks.inputs.scoring.similarity import Range, lpips, matched, psnr, ssim
 from fedspill.metric import Score
+from fedspill.models.torchvision_shim import torchvision_models
 from fedspill.trace import Origin, Truth
 
 ORIGINS = [Origin(0, "client:0"), Origin(0, "client:1")]
@@ -199,18 +201,66 @@ def test_lpips_without_weights_is_unscored_with_the_reason(monkeypatch: pytest.M
     assert "alex.safetensors" in score.why
 
 
-def test_lpips_is_zero_for_equal_images_and_grows_with_distance() -> None:
-    rng = torch.Generator().manual_seed(0)
+def lpips_weights(rng: torch.Generator) -> dict[str, Tensor]:
+    """Random ones of the right shapes: the published ones cannot be downloaded in a test."""
     shapes = [(64, 3, 11, 11), (192, 64, 5, 5), (384, 192, 3, 3), (256, 384, 3, 3), (256, 256, 3, 3)]
     weights = {f"conv{i}.weight": 0.05 * torch.randn(shape, generator=rng) for i, shape in enumerate(shapes)}
-    weights |= {f"conv{i}.bias": torch.zeros(shape[0]) for i, shape in enumerate(shapes)}
+    weights |= {f"conv{i}.bias": 0.1 * torch.randn(shape[0], generator=rng) for i, shape in enumerate(shapes)}
     weights |= {f"lin{i}.weight": torch.rand(1, shape[0], 1, 1, generator=rng) for i, shape in enumerate(shapes)}
+    return weights
+
+
+def test_lpips_is_zero_for_equal_images_and_grows_with_distance() -> None:
+    rng = torch.Generator().manual_seed(0)
+    weights = lpips_weights(rng)
     image = torch.rand(2, 3, 32, 32, generator=rng)
     assert lpips(image, image, weights).tolist() == [0.0, 0.0]
     near, far = lpips(image, (image + 0.01).clamp(0, 1), weights), lpips(image, 1 - image, weights)
     assert bool((near < far).all())
     with pytest.raises(NotScored, match="images"):
         lpips(torch.rand(2, 5), torch.rand(2, 5), weights)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # lpips asks torchvision by names that it has deprecated
+@pytest.mark.parametrize("side", [32, 48, 67])
+def test_lpips_is_that_of_its_authors_package(side: int) -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("lpips needs torchvision")
+    torchvision_models()  # lets torchvision be imported also where its compiled part was built for another torch
+    theirs = pytest.importorskip("lpips", reason="lpips is a development dependency")
+    rng = torch.Generator().manual_seed(side)
+    weights = lpips_weights(rng)
+    network = theirs.LPIPS(net="alex", pretrained=False, pnet_rand=True, verbose=False).eval()
+    convolutions = [module for module in network.net.modules() if isinstance(module, nn.Conv2d)]
+    with torch.no_grad():
+        for layer, convolution in enumerate(convolutions):
+            convolution.weight.copy_(weights[f"conv{layer}.weight"])
+            assert convolution.bias is not None
+            convolution.bias.copy_(weights[f"conv{layer}.bias"])
+            network.lins[layer].model[-1].weight.copy_(weights[f"lin{layer}.weight"])
+        one, other = torch.rand(2, 3, 3, side, side, generator=rng)
+        expected = network(one, other, normalize=True).flatten().double()
+    assert len(convolutions) == 5
+    torch.testing.assert_close(lpips(one, other, weights), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 11), (1, 28), (3, 32)])
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+def test_psnr_and_ssim_are_those_of_scikit_image(channels: int, side: int, noise: float) -> None:
+    theirs = pytest.importorskip("skimage.metrics", reason="scikit-image is a development dependency")
+    rng = torch.Generator().manual_seed(side)
+    real = torch.rand(4, channels, side, side, generator=rng, dtype=torch.float64)
+    guessed = (real + noise * torch.randn(real.shape, generator=rng, dtype=torch.float64)).clamp(0, 1)
+    # As Wang et al. (2004): a Gaussian window of deviation 1.5, and variances over the window, not of a sample.
+    wang = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "channel_axis": 0, "data_range": 1}
+    for index, (a, b) in enumerate(zip(guessed.numpy(), real.numpy(), strict=True)):
+        one = slice(index, index + 1)
+        assert float(psnr(guessed[one], real[one])) == pytest.approx(
+            theirs.peak_signal_noise_ratio(b, a, data_range=1), rel=1e-12
+        )
+        assert float(ssim(guessed[one], real[one])) == pytest.approx(
+            theirs.structural_similarity(b, a, **wang), rel=1e-9, abs=1e-12
+        )
 
 
 def test_pictures_are_shown_only_when_asked_for() -> None:

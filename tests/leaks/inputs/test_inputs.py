@@ -14,7 +14,7 @@ from fedspill.leaks.inputs.inputs import Reconstruction, unsure
 from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
 from fedspill.leaks.inputs.leak import INPUTS
 from fedspill.leaks.inputs.metrics import InputsPsnr, InputsRecovered
-from fedspill.leaks.inputs.observed_gradients import Answer
+from fedspill.leaks.inputs.observed_gradients import RecoveredInputs
 from fedspill.leaks.inputs.sapag import Sapag
 from fedspill.messages import Message
 from fedspill.metric import Score
@@ -131,7 +131,9 @@ def test_published_attacks_leave_larger_batches_alone() -> None:
 def test_matching_is_tried_beside_exact_recovery_where_that_is_unsure() -> None:
     found, none = torch.zeros(1, 4), torch.zeros(0, 1)
     yes, no = torch.tensor([True]), torch.tensor([False])
-    assert unsure(Answer.none("does not apply", tried=False))
-    assert unsure(Answer(found, no))
-    assert not unsure(Answer(found, yes))
-    assert not unsure(Answer(none, torch.zeros(0, dtype=torch.bool)))  # it was tried, and there is nothing to find
+    assert unsure(RecoveredInputs.none("does not apply", tried=False))
+    assert unsure(RecoveredInputs(found, no))
+    assert not unsure(RecoveredInputs(found, yes))
+    assert not unsure(
+        RecoveredInputs(none, torch.zeros(0, dtype=torch.bool))
+    )  # it was tried, and there is nothing to find

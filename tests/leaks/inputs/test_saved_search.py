@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from fedspill.cli.terminal import Screen
 from fedspill.errors import InputRefused
+from fedspill.leaks.inputs.gradient_matching import search_and_save
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
-from fedspill.leaks.inputs.search.gradient_matching import searched
 from fedspill.leaks.inputs.search.recipes import inverting_gradients
-from fedspill.leaks.inputs.search.saved_search import Keep
-from fedspill.leaks.inputs.search.search import Found, State, one_hot, reconstruct
+from fedspill.leaks.inputs.search.saved_search import SavedSearches
+from fedspill.leaks.inputs.search.search import SearchResult, SearchState, one_hot, reconstruct
 
 STEPS, SHAPE = 400, (2, 1, 6, 6)
 
@@ -34,17 +34,17 @@ def task(seed: int = 0) -> tuple[nn.Module, list[Tensor], Tensor]:
     return model, [g[0].detach() for g in gradients_of(model)(x[None], targets[None])], targets
 
 
-def search(folder: Path | None, seed: int = 0, steps: int = STEPS, seconds: float = 0.0) -> Found:
+def search(folder: Path | None, seed: int = 0, steps: int = STEPS, seconds: float = 0.0) -> SearchResult:
     model, observed, targets = task(seed)
     rng, recipe = torch.Generator().manual_seed(5), inverting_gradients(steps, 1e-4)
-    keep = Keep(folder, seconds) if folder else None
-    return searched(recipe, gradients_of(model), observed, SHAPE, 5, rng, targets, keep=keep)
+    saves = SavedSearches(folder, seconds) if folder else None
+    return search_and_save(recipe, gradients_of(model), observed, SHAPE, 5, rng, targets, saves=saves)
 
 
 def test_a_killed_search_is_taken_up_where_it_stood_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
     script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     script += "import torch; torch.set_num_threads(1)\n"
-    script += "from pathlib import Path\nfrom test_inversion_resume import search\n"
+    script += f"from pathlib import Path\nfrom {Path(__file__).stem} import search\n"
     script += f"search(Path({str(tmp_path)!r}), steps=10**6)\n"  # so long that it must be killed
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -55,17 +55,19 @@ def test_a_killed_search_is_taken_up_where_it_stood_and_ends_as_one_that_was_not
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-    (page,) = tmp_path.glob("*.safetensors")
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    (saved,) = tmp_path.glob("*.safetensors")
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
 
     recipe = inverting_gradients(10**6, 1e-4)
     model, observed, targets = task()
-    own = Keep(tmp_path).page(recipe, observed, SHAPE, targets, torch.Generator().manual_seed(5).get_state())
+    own = SavedSearches(tmp_path).file_of(
+        recipe, observed, SHAPE, targets, torch.Generator().manual_seed(5).get_state()
+    )
     state = own.read()
     assert state is not None
     assert state.steps > 0
 
-    def go_on(state: State | None, steps: int) -> Found:
+    def go_on(state: SearchState | None, steps: int) -> SearchResult:
         shorter = inverting_gradients(10**6, 1e-4)
         shorter = type(shorter)(shorter.objective, shorter.optimizer, steps, shorter.priors, boxed=True)
         rng = torch.Generator().manual_seed(5)
@@ -79,8 +81,10 @@ def test_a_killed_search_is_taken_up_where_it_stood_and_ends_as_one_that_was_not
 def test_it_starts_from_the_file_and_removes_it_at_the_end(tmp_path: Path) -> None:
     model, observed, targets = task()
     recipe = inverting_gradients(STEPS, 1e-4)
-    page = Keep(tmp_path).page(recipe, observed, SHAPE, targets, torch.Generator().manual_seed(5).get_state())
-    page.write(search(None).state)  # the very end of the search
+    saved = SavedSearches(tmp_path).file_of(
+        recipe, observed, SHAPE, targets, torch.Generator().manual_seed(5).get_state()
+    )
+    saved.write(search(None).state)  # the very end of the search
     seen: list[Tensor] = []
     gradients = gradients_of(model)
 
@@ -89,7 +93,7 @@ def test_it_starts_from_the_file_and_removes_it_at_the_end(tmp_path: Path) -> No
         return gradients(x, soft)
 
     rng = torch.Generator().manual_seed(5)
-    found = searched(recipe, counted, observed, SHAPE, 5, rng, targets, keep=Keep(tmp_path))
+    found = search_and_save(recipe, counted, observed, SHAPE, 5, rng, targets, saves=SavedSearches(tmp_path))
     assert not seen  # nothing was left to do
     assert torch.equal(found.x, search(None).x)
     assert list(tmp_path.iterdir()) == []
@@ -97,19 +101,21 @@ def test_it_starts_from_the_file_and_removes_it_at_the_end(tmp_path: Path) -> No
 
 def test_the_file_of_another_gradient_is_refused(tmp_path: Path) -> None:
     state = search(None).state
-    pages = []
+    files = []
     for seed in (0, 1):
         _, observed, targets = task(seed)
-        chance = torch.Generator().manual_seed(5).get_state()
-        pages.append(Keep(tmp_path).page(inverting_gradients(STEPS, 1e-4), observed, SHAPE, targets, chance))
-    pages[0].write(state)
-    assert pages[1].read() is None  # each has a file of its own
-    pages[0].path.rename(pages[1].path)
+        generator_state = torch.Generator().manual_seed(5).get_state()
+        files.append(
+            SavedSearches(tmp_path).file_of(inverting_gradients(STEPS, 1e-4), observed, SHAPE, targets, generator_state)
+        )
+    files[0].write(state)
+    assert files[1].read() is None  # each has a file of its own
+    files[0].path.rename(files[1].path)
     with pytest.raises(InputRefused, match="holds something else"):
-        pages[1].read()
-    pages[1].path.write_bytes(b"\x80\x04pickled")
+        files[1].read()
+    files[1].path.write_bytes(b"\x80\x04pickled")
     with pytest.raises(InputRefused):
-        pages[1].read()
+        files[1].read()
 
 
 def test_the_loss_is_on_a_bar_where_a_person_watches_and_nowhere_else(capsys: pytest.CaptureFixture[str]) -> None:

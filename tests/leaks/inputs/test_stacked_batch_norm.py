@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.inputs.search.candidate_gradients import Gradients, gradients_of, local_steps_of
-from fedspill.leaks.inputs.search.stacked_batch_norm import ByBatch, stackable
+from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of, local_steps_of
+from fedspill.leaks.inputs.search.stacked_batch_norm import ExplicitBatchNorm, with_explicit_batch_norm
 
 B, CLASSES = 6, 5
 
@@ -28,7 +28,7 @@ def network(kind: str) -> tuple[nn.Module, tuple[int, ...]]:
     return model.double().eval(), shape
 
 
-def slopes(gradients: Gradients, x: Tensor, targets: Tensor, along: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+def slopes(gradients: GradientFunction, x: Tensor, targets: Tensor, along: list[Tensor]) -> tuple[list[Tensor], Tensor]:
     """The gradients of every restart, and how their products with `along` change with the inputs."""
     x = x.clone().requires_grad_()
     found = gradients(x, targets)
@@ -63,12 +63,12 @@ def test_stacked_slopes_are_those_of_differences(kind: str, steps: int) -> None:
 
 def test_only_what_works_by_the_batch_is_replaced() -> None:
     running = nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8)).eval()
-    assert stackable(running) is running
+    assert with_explicit_batch_norm(running) is running
     model, _ = network("vectors")
-    replaced = stackable(model)
-    assert isinstance(replaced[1], ByBatch)
+    replaced = with_explicit_batch_norm(model)
+    assert isinstance(replaced[1], ExplicitBatchNorm)
     assert [name for name, _ in replaced.named_parameters()] == [name for name, _ in model.named_parameters()]
     x = torch.randn(B, 7, dtype=torch.float64)
     assert torch.allclose(replaced(x), model(x), atol=1e-12)
     alone = nn.BatchNorm1d(7, track_running_stats=False).double()
-    assert torch.allclose(stackable(alone)(x), alone(x), atol=1e-12)
+    assert torch.allclose(with_explicit_batch_norm(alone)(x), alone(x), atol=1e-12)

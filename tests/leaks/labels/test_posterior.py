@@ -19,7 +19,7 @@ from fedspill.leaks.labels.counts.posterior import (
     rounded_means,
 )
 from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
-from fedspill.observe.probe import Outlook
+from fedspill.observe.probe import ModelAnswers
 from fedspill.training import Schedule
 
 
@@ -122,7 +122,7 @@ def test_the_lattice_finds_drift_and_scale(kind: int, time: float, scale: float)
     assert bool((found.amounts.round()[small] == true.double()[small]).all())
 
 
-def drifted(true: torch.Tensor, drawn: float, time: float = 6.5) -> tuple[torch.Tensor, Outlook, torch.Tensor]:
+def drifted(true: torch.Tensor, drawn: float, time: float = 6.5) -> tuple[torch.Tensor, ModelAnswers, torch.Tensor]:
     """Bias sums where a class of one sample drew so much probability, the outlook, and which class it is."""
     rows = torch.arange(len(true))
     single = (true == 1).double().argmax(1)
@@ -131,7 +131,7 @@ def drifted(true: torch.Tensor, drawn: float, time: float = 6.5) -> tuple[torch.
     bias[rows, single] += drawn / 13
     major = true > 10
     bias = bias - major * bias.sum(1, keepdim=True) / major.sum(1, keepdim=True)
-    return bias, Outlook(start, torch.zeros_like(start), 64, end=start.clone()), single
+    return bias, ModelAnswers(start, torch.zeros_like(start), 64, end=start.clone()), single
 
 
 @pytest.mark.parametrize("drawn", [0.6, 1.4, 4.0])
@@ -152,7 +152,7 @@ def test_one_major_class_that_led_takes_what_is_left() -> None:
     start = torch.full((1, 100), 0.01, dtype=torch.float64)
     bias = 4 * start - true / 13
     bias[0, 99] = 1.0
-    found = read(bias, Steps.of(Schedule(130, 13)), Outlook(start, torch.zeros_like(start), 64, end=start.clone()))
+    found = read(bias, Steps.of(Schedule(130, 13)), ModelAnswers(start, torch.zeros_like(start), 64, end=start.clone()))
     assert found.routes == ("lattice",)
     assert found.counts.tolist() == true.tolist()
 
@@ -190,7 +190,7 @@ def test_the_lattice_gives_way_where_no_class_leads_and_nothing_slows(most: int)
     end = start.clone()
     end[0, 0], end[0, 1] = 0.02, 0.0  # more than half a sample, over ten steps
     bias = 9.9 * start - true / 13
-    seen = Outlook(start, torch.zeros_like(start), 64, end=end)
+    seen = ModelAnswers(start, torch.zeros_like(start), 64, end=end)
     assert read(bias, steps, seen).routes == (("measured",) if most == 3 else ("lattice",))
     assert read(bias - 3 * start, steps, seen).routes == ("lattice",)
 
@@ -272,14 +272,18 @@ def test_every_route_is_taken_somewhere() -> None:
     assert set(read(calm, steps, None).routes) == {"uniform"}
     slowed = 7 * start - true / 13  # absent classes show less than ten steps of their probability
     assert set(read(slowed, steps, None).routes) == {"lattice"}
-    assert set(read(calm, steps, Outlook(start, zeros, 64, end=start)).routes) == {"measured"}
-    labelled = Outlook(start, zeros, 64, end=start, start_confusion=knowing, start_second=zeros + 0.3, per_class=10.0)
+    assert set(read(calm, steps, ModelAnswers(start, zeros, 64, end=start)).routes) == {"measured"}
+    labelled = ModelAnswers(
+        start, zeros, 64, end=start, start_confusion=knowing, start_second=zeros + 0.3, per_class=10.0
+    )
     assert set(read(calm, steps, labelled).routes) == {"bayes"}
     assert set(read(calm, steps, None, plain=False).routes) == {"ebi"}
     wild = torch.randn(4, classes, generator=rng(3), dtype=torch.float64)
     end = (3 * wild).softmax(1)
-    assert set(read(wild - wild.mean(1, keepdim=True), steps, Outlook(start, zeros, 64, end=end)).routes) == {"blurred"}
-    peaked = Outlook(start, zeros, 64, torch.full((4,), 0.6, dtype=torch.float64), end=end)
+    assert set(read(wild - wild.mean(1, keepdim=True), steps, ModelAnswers(start, zeros, 64, end=end)).routes) == {
+        "blurred"
+    }
+    peaked = ModelAnswers(start, zeros, 64, torch.full((4,), 0.6, dtype=torch.float64), end=end)
     assert set(read(calm, steps, peaked).routes) == {"ebi"}
 
 
@@ -310,6 +314,6 @@ def test_whole_counts_are_not_mistaken_for_a_clipped_update() -> None:
     bias = start - true / 128
     off = torch.zeros(classes, dtype=torch.float64)
     off[0], off[1] = 4.1 / 128, -4.1 / 128
-    reading = read(bias + off, Steps.of(schedule), Outlook(start, (start * 0.1).square(), 64))
+    reading = read(bias + off, Steps.of(schedule), ModelAnswers(start, (start * 0.1).square(), 64))
     assert set(reading.routes) == {"measured"}
     assert bool((torch.minimum(reading.counts, true).sum(1) >= 0.95 * 128).all())

@@ -12,7 +12,7 @@ from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.counts.whole_counts import Steps
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.metrics import overlap
-from fedspill.observe.probe import Outlook
+from fedspill.observe.probe import ModelAnswers
 from fedspill.training import Schedule
 
 CLASSES, FEATURES, SAMPLES = 10, 32, 96
@@ -113,8 +113,8 @@ def test_a_clients_own_features_replace_auxiliary_ones_where_a_fresh_model_drift
     end = torch.stack([leaning[0], even[1], leaning[2]])  # the second model stays where it was
     knows = torch.full((3, CLASSES, CLASSES), 1 / CLASSES, dtype=torch.float64)
     knows[2] += 0.5 * torch.eye(CLASSES)  # the third tells classes apart
-    seen = Outlook(even, 0.1 * even, 50, end=end, start_confusion=knows)
-    wire = Outlook(leaning, even, 1000, end=leaning, reach=torch.ones(3, dtype=torch.float64))
+    seen = ModelAnswers(even, 0.1 * even, 50, end=end, start_confusion=knows)
+    wire = ModelAnswers(leaning, even, 1000, end=leaning, reach=torch.ones(3, dtype=torch.float64))
     joined = _with_own_features(seen, wire, steps)
     assert [bool(torch.equal(joined.start[i], leaning[i])) for i in range(3)] == [True, False, False]
     assert joined.end is not None

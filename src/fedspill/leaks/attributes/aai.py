@@ -12,12 +12,12 @@ from fedspill.errors import NotApplicable
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.leak import ATTRIBUTES
 from fedspill.messages import Message
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.imputation import impute
-from fedspill.planting.read_sums import origins, read_neurons, squashed
+from fedspill.planting.read_sums import into_unit_interval, origins, read_neurons
 from fedspill.planting.targets import targets_of
-from fedspill.planting.trained_case import TRAINED_CONTROL, TRAINED_NEEDS
 from fedspill.planting.trained_neurons import AaiRecipe, align, train_aai
+from fedspill.planting.trained_neurons_control import TRAINED_CONTROL, TRAINED_NEEDS
 from fedspill.trace import View
 
 
@@ -46,8 +46,12 @@ class AAI(ActiveAttack):
         return targets_of(view).rounds(self.at_once)
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), view.knows("shadow_data")
-        if not dense.bend.is_bump:
+        dense, targets, shadow = (
+            read_dense_network(view.knows("architecture")()),
+            targets_of(view),
+            view.knows("shadow_data"),
+        )
+        if not dense.activation.rises_both_ways:
             raise NotApplicable("AAI needs ELU with a negative alpha: other activations have no gradient of two signs.")
         chosen = targets.group(model.round, self.at_once)
         values = [targets.completed(value, shadow.x)[chosen][None] for value in (0, 1)]
@@ -62,11 +66,18 @@ class AAI(ActiveAttack):
         return replace(model, tensors=planted)
 
     def run(self, view: View, rng: torch.Generator) -> Attributes:
-        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), view.knows("shadow_data")
+        dense, targets, shadow = (
+            read_dense_network(view.knows("architecture")()),
+            targets_of(view),
+            view.knows("shadow_data"),
+        )
         frequent = float(shadow.x.flatten(1)[:, targets.secret_column()].mean()) >= 0.5
         indices, signal = read_neurons(view, dense, targets, 1, self.at_once)
         score = signal[:, 0] * (1 if frequent else -1)
         prior = impute(targets, shadow.x.flatten(1))[indices]
         return Attributes(
-            origins(targets, indices, self.at_once), squashed(score), prior, torch.tensor(indices) % self.at_once
+            origins(targets, indices, self.at_once),
+            into_unit_interval(score),
+            prior,
+            torch.tensor(indices) % self.at_once,
         )

@@ -12,12 +12,12 @@ from fedspill.attack import ActiveAttack
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.leak import ATTRIBUTES
 from fedspill.messages import Message
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.imputation import impute
-from fedspill.planting.read_sums import origins, read_neurons, squashed
+from fedspill.planting.read_sums import into_unit_interval, origins, read_neurons
 from fedspill.planting.targets import targets_of
-from fedspill.planting.trained_case import RELU_CONTROL, TRAINED_NEEDS
 from fedspill.planting.trained_neurons import AmiRecipe, train_ami
+from fedspill.planting.trained_neurons_control import RELU_CONTROL, TRAINED_NEEDS
 from fedspill.trace import View
 
 
@@ -45,7 +45,11 @@ class MIA2AIA(ActiveAttack):
         return targets_of(view).rounds(self.at_once)
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), view.knows("shadow_data")
+        dense, targets, shadow = (
+            read_dense_network(view.knows("architecture")()),
+            targets_of(view),
+            view.knows("shadow_data"),
+        )
         chosen = targets.group(model.round, self.at_once)
         values = [targets.completed(value, shadow.x)[chosen] for value in (0, 1)]
         wanted = torch.stack(values, 1).flatten(0, 1)[None]  # (1, 2 targets, columns): value 0 and 1 of each in turn
@@ -53,9 +57,13 @@ class MIA2AIA(ActiveAttack):
         return replace(model, tensors=made.install(dense, dict(model.tensors), 0))
 
     def run(self, view: View, rng: torch.Generator) -> Attributes:
-        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), view.knows("shadow_data")
+        dense, targets, shadow = (
+            read_dense_network(view.knows("architecture")()),
+            targets_of(view),
+            view.knows("shadow_data"),
+        )
         indices, signal = read_neurons(view, dense, targets, 2, self.at_once)
-        score = squashed(signal[:, 1].abs() - signal[:, 0].abs())
+        score = into_unit_interval(signal[:, 1].abs() - signal[:, 0].abs())
         if self.imputation:
             frequent = float(shadow.x.flatten(1)[:, targets.secret_column()].mean()) >= 0.5
             score = torch.where(signal.abs().sum(1) > 0, score, 1e-6 if frequent else -1e-6)

@@ -23,9 +23,14 @@ from fedspill.leaks.composition.shares.published_steps import (
     read_out,
 )
 from fedspill.leaks.composition.shares.rehearsed_clients import rehearse_unexplained
-from fedspill.observe.local_changes import LocalChange, Optimizer, Setting, read_changes, read_setting
+from fedspill.observe.local_changes import (
+    KnownFederation,
+    KnownOptimizer,
+    LocalChange,
+    read_changes,
+    read_known_federation,
+)
 from fedspill.observe.path_bases import path_bases
-from fedspill.observe.rehearsal import known_training
 from fedspill.threat import needs
 from fedspill.trace import View
 from fedspill.training import Optimizer as OptimizerName
@@ -41,10 +46,9 @@ class Decaf(Attack):
     the degree that nothing is explained, rounds weighted by how well they are, and no answer where nothing is. Adam's
     steps are normalised coordinate by coordinate, so there the bias alone is read, with its normaliser worked out from
     the bases; for Adadelta the published bases are used. "auto" (ours, the default) is "path" for clients of whom some
-    round of plain SGD is explained as well as the noise of their samples allows; the others are rehearsed: trainings
-    on auxiliary data with made-up compositions, and a regression on what they do to the last bias
-    (rehearsed_shares.py). A client that sent nothing like the rehearsals, for instance noise, is left to the path, and
-    so are optimizers that we do not have.
+    round of plain SGD is explained as well as the noise of their samples allows; the others are rehearsed as label
+    counts are (observe/rehearsed_shares.py). A client that sent nothing like the rehearsals, for instance noise, is
+    left to the path, and so are optimizers that we do not have.
 
     Null classes. If the last layer's inputs are never negative and there is no weight decay, a class without samples
     cannot show a positive change, however many steps were made: every null class is found. The converse is not a
@@ -75,7 +79,6 @@ class Decaf(Attack):
     points: Literal[1, 2, 3, 5] = 5  # path
     least_agreement: float = 0.1  # path: below it there is no answer
     null_ratio: float = 0.03  # path: largest rise over largest fall of a null row, where the theorem does not hold
-    rehearsals: int = 32  # auto: in a draw; there is a broad one, then one for each round
 
     def __post_init__(self) -> None:
         if (
@@ -83,20 +86,17 @@ class Decaf(Attack):
             or not 0 < self.rate < 2
             or not 0 <= self.least_agreement < 1
             or not 0 <= self.null_ratio < 1
-            or self.rehearsals < 4
         ):
-            raise UsageError(
-                "Expected epochs >= 1, 0 < rate < 2, 0 <= least_agreement < 1, 0 <= null_ratio < 1, rehearsals >= 4."
-            )
+            raise UsageError("Expected epochs >= 1, 0 < rate < 2, 0 <= least_agreement < 1, 0 <= null_ratio < 1.")
 
     def run(self, view: View, rng: torch.Generator) -> Proportions:
-        setting = read_setting(view)
-        changes, notes = read_changes(view, setting)
+        federation = read_known_federation(view)
+        changes, notes = read_changes(view, federation)
         exact = self.solver != "paper"
         found: list[Composition] = []
         read: list[LocalChange] = []
         for change in changes:
-            composition, theorem = self._decompose(change, setting, rng)
+            composition, theorem = self._decompose(change, federation, rng)
             if not torch.isfinite(composition.shares).all():
                 notes.append(f"{change.of.sender} in round {change.of.round} was left out: its size defies arithmetic")
                 continue
@@ -108,14 +108,12 @@ class Decaf(Attack):
         if self.solver != "paper":
             sure = "sign theorem: every null class is found" if exact else "heuristic ratio test"
             notes.append(f"null classes by the {sure}")
-            notes.append(f"read as {setting.optimizer.name}, {self.points} points between the models")
+            notes.append(f"read as {federation.optimizer.name}, {self.points} points between the models")
         unexplained = torch.tensor([1 - one.agreement**2 for one in found], dtype=torch.float64)
         together = rounds_of([change.of.sender for change in read], self.rounds)
-        if self.solver == "auto" and setting.optimizer.name in get_args(OptimizerName):
-            training = known_training(view, setting.lr)
-            notes += rehearse_unexplained(
-                read, found, together, setting, training, exact, self.rehearsals, rng, view.progress
-            )
+        if self.solver == "auto" and federation.optimizer.name in get_args(OptimizerName):
+            plain, all_rounds = federation.optimizer.name == "sgd", self.rounds == "all"
+            notes += rehearse_unexplained(view, read, found, together, plain=plain, joint=all_rounds, rng=rng)
         for rounds in together:
             joint = over_rounds([found[index] for index in rounds], exact)
             for index in rounds:
@@ -127,21 +125,23 @@ class Decaf(Attack):
         shares, null = torch.stack([one.shares for one in found]), torch.stack([one.null for one in found])
         return Proportions([change.of for change in read], shares, null, agreement, answered, notes, unexplained)
 
-    def _decompose(self, change: LocalChange, setting: Setting, rng: torch.Generator) -> tuple[Composition, bool]:
+    def _decompose(
+        self, change: LocalChange, federation: KnownFederation, rng: torch.Generator
+    ) -> tuple[Composition, bool]:
         if self.solver == "paper":
-            return self._as_published(change, setting, self.null_threshold, rng), False
+            return self._as_published(change, federation, self.null_threshold, rng), False
         bases = path_bases(
-            setting.model, change.before, change.change, setting.head, setting.auxiliary, setting.classes,
+            federation.model, change.before, change.change, federation.head, federation.auxiliary, federation.classes,
             points=self.points,
         )  # fmt: skip
-        theorem = bases.least_feature >= 0 and setting.optimizer.weight_decay == 0
-        null = self._nulls(change, setting, theorem)
-        if setting.optimizer.name == "adadelta":
-            return self._as_published(change, setting, null, rng), theorem
-        mean = change.mean_gradient(setting.lr, setting.optimizer)
+        theorem = bases.least_feature >= 0 and federation.optimizer.weight_decay == 0
+        null = self._nulls(change, federation, theorem)
+        if federation.optimizer.name == "adadelta":
+            return self._as_published(change, federation, null, rng), theorem
+        mean = change.mean_gradient(federation.lr, federation.optimizer)
         if not torch.isfinite(bases.gradients).all() or float(mean.abs().max()) > 1e100:
-            return Composition(torch.full((setting.classes,), torch.nan), null, 0.0), theorem
-        if setting.optimizer.name == "adam" and setting.bias is not None:
+            return Composition(torch.full((federation.classes,), torch.nan), null, 0.0), theorem
+        if federation.optimizer.name == "adam" and federation.bias is not None:
             shares, agreement = adam_bias_shares(bases, mean[:, -1], ~null, change.batch_size)
         else:
             shares, agreement = path_shares(bases, mean, ~null)
@@ -149,30 +149,30 @@ class Decaf(Attack):
         null = null | (shares == 0) & (agreement > SURE)
         return Composition(shares, null, agreement, weight_of(agreement)), theorem
 
-    def _nulls(self, change: LocalChange, setting: Setting, theorem: bool) -> Tensor:
+    def _nulls(self, change: LocalChange, federation: KnownFederation, theorem: bool) -> Tensor:
         if not self.null_removal:
-            return torch.zeros(setting.classes, dtype=torch.bool)
+            return torch.zeros(federation.classes, dtype=torch.bool)
         if theorem:
             return _not_all(null_classes(change.moved[:, :-1], 0.0))
-        decay = Optimizer(weight_decay=setting.optimizer.weight_decay)
-        moved = -change.mean_gradient(setting.lr, decay)[:, :-1]
+        decay = KnownOptimizer(weight_decay=federation.optimizer.weight_decay)
+        moved = -change.mean_gradient(federation.lr, decay)[:, :-1]
         return _not_all(moved.amax(1) <= self.null_ratio * -moved.amin(1).clamp_max(0))
 
     def _as_published(
-        self, change: LocalChange, setting: Setting, null: Tensor | float, rng: torch.Generator
+        self, change: LocalChange, federation: KnownFederation, null: Tensor | float, rng: torch.Generator
     ) -> Composition:
         """Algorithms 1 to 3; `null` is Algorithm 1's threshold, or what another test has found."""
-        target = change.moved[:, :-1] / setting.lr
+        target = change.moved[:, :-1] / federation.lr
         if isinstance(null, float):
             removed = null_classes(target, null) if self.null_removal else torch.zeros(len(target), dtype=torch.bool)
             null = _not_all(removed)
-        single, union = gradient_bases(change, setting, null, self.unified, rng)
+        single, union = gradient_bases(change, federation, null, self.unified, rng)
         bases = torch.cat([single, union[None]]).flatten(1) if self.calibrator else single.flatten(1)
         if not bool(torch.isfinite(bases).all()):
-            return Composition(torch.full((setting.classes,), torch.nan), null, 0.0)  # the auxiliary epoch diverged
+            return Composition(torch.full((federation.classes,), torch.nan), null, 0.0)  # the auxiliary epoch diverged
         factors = descent(bases, target.flatten(), self.epochs, self.rate)
         agreement = float(torch.nn.functional.cosine_similarity(factors @ bases, target.flatten(), dim=0))
-        shares = torch.zeros(setting.classes, dtype=torch.float64)
+        shares = torch.zeros(federation.classes, dtype=torch.float64)
         calibrator = factors[-1] if self.calibrator else None
         shares[~null] = read_out(factors[: len(single)], calibrator, self.read_out)
         return Composition(shares, null, max(agreement, 0.0) if agreement == agreement else 0.0)

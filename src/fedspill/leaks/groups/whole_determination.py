@@ -15,10 +15,17 @@ from fedspill.errors import NotApplicable, UsageError
 from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.groups.leak import GROUPS
 from fedspill.messages import SERVER
-from fedspill.observe.known_defenses import KnownWire
-from fedspill.observe.local_changes import Setting, read_setting
-from fedspill.observe.path_bases import Probe, inner_products, last_layer_of, load_between, path_bases, probe_head
-from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_rounds
+from fedspill.observe.known_defenses import KnownDefenses
+from fedspill.observe.local_changes import KnownFederation, read_known_federation
+from fedspill.observe.path_bases import (
+    HeadProbe,
+    last_layer_matrix,
+    load_between,
+    path_bases,
+    probe_head,
+    whitened_products,
+)
+from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_round_sums
 from fedspill.observe.simplex import cone_fit
 from fedspill.trace import Origin, View
 
@@ -57,27 +64,27 @@ class WholeDetermination(Attack):
             raise UsageError(f"Expected at least 2 groups, got {self.groups}.")
 
     def run(self, view: View, rng: torch.Generator) -> Groups:
-        setting = read_setting(view)
-        labels = LabelsPerClient.known_to(view, setting.classes)
-        rehearsal = Rehearsal.known_to(view, setting, labels)
-        rounds, notes = read_rounds(view, setting)
+        federation = read_known_federation(view)
+        labels = LabelsPerClient.known_to(view, federation.classes)
+        rehearsal = Rehearsal.known_to(view, federation, labels)
+        rounds, notes = read_round_sums(view, federation)
         last = max(view.get("model"), key=lambda message: message.round)
         of = [Origin(last.round, SERVER)]
         if self.solver == "paper":
-            singles = [rehearsal.update(last.tensors, torch.tensor([c]), rng) for c in range(setting.classes)]
+            singles = [rehearsal.update(last.tensors, torch.tensor([c]), rng) for c in range(federation.classes)]
             vectors = ratio_vectors(torch.stack(singles)[:, :, :-1])
             if not bool(torch.isfinite(vectors).all()):
                 raise NotApplicable("Training on auxiliary data diverges at these settings.")
             amount = -vectors.mean(1)
             group = clustered(vectors, amount, self.groups or 3)
             return Groups(of, group[None], amount[None], torch.tensor([True]), notes)
-        wire = KnownWire.known_to(view)
-        still = wire is not None and wire.no_head  # a last layer that never moves has no path
+        wire = KnownDefenses.known_to(view)
+        still = wire is not None and wire.effect.no_last_layer  # a last layer that never moves has no path
         if self.solver == "path" and not still:
-            logs, errors = path_amounts(rounds, setting, 0.0 if wire is None else wire.smoothed)
+            logs, errors = path_amounts(rounds, federation, 0.0 if wire is None else wire.effect.smoothed)
         else:
-            load_between(setting.model, last.tensors, {}, 0.0)
-            logs, errors = prior_amounts(setting)
+            load_between(federation.model, last.tensors, {}, 0.0)
+            logs, errors = prior_amounts(federation)
         group = cut(logs, errors) if self.groups is None else clustered(logs[:, None], logs, self.groups)
         told = bool(group.max() > 0)
         notes += [] if told else ["cannot tell: no gap between neighbouring labels exceeds its standard error"]
@@ -104,21 +111,29 @@ def clustered(vectors: Tensor, amount: Tensor, groups: int) -> Tensor:
     return torch.from_numpy(np.argsort(np.argsort([-m for m in means]))[found]).long()
 
 
-def path_amounts(rounds: list[RoundSum], setting: Setting, smoothed: float = 0.0) -> tuple[Tensor, Tensor]:
+def path_amounts(rounds: list[RoundSum], federation: KnownFederation, smoothed: float = 0.0) -> tuple[Tensor, Tensor]:
     """(classes,) log share of each label in the rounds seen, and its standard error, by jackknife over rounds.
 
     smoothed: the share of every target that clients are known to spread over all classes.
     """
     shares, weights = [], []
-    even = torch.full((setting.classes,), 1 / setting.classes, dtype=torch.float64)
+    even = torch.full((federation.classes,), 1 / federation.classes, dtype=torch.float64)
     for one in rounds:
         bases = path_bases(
-            setting.model, one.before, one.change, setting.head, setting.auxiliary, setting.classes, points=3
+            federation.model,
+            one.before,
+            one.change,
+            federation.head,
+            federation.auxiliary,
+            federation.classes,
+            points=3,
         )
-        moved = last_layer_of(one.change, setting.head, setting.bias)  # the watcher's own part belongs to the whole
-        gradients = bases.gradients + smoothed * _spread_targets(bases.middle, setting.classes)
+        moved = last_layer_matrix(
+            one.change, federation.head, federation.bias
+        )  # the watcher's own part belongs to the whole
+        gradients = bases.gradients + smoothed * _spread_targets(bases.middle, federation.classes)
         columns = torch.cat([gradients, -moved[None]])
-        factors, agreement = cone_fit(inner_products(columns, bases.middle, even, RIDGE))
+        factors, agreement = cone_fit(whitened_products(columns, bases.middle, even, RIDGE))
         agreement = min(max(agreement, 1e-3), 0.999)
         if float(factors.sum()) > 0:
             shares.append(factors / factors.sum())
@@ -135,19 +150,21 @@ def path_amounts(rounds: list[RoundSum], setting: Setting, smoothed: float = 0.0
     return logs, ((len(table) - 1) / len(table) * (deviation**2).sum(0)).sqrt()
 
 
-def _spread_targets(probe: Probe, classes: int) -> Tensor:
+def _spread_targets(probe: HeadProbe, classes: int) -> Tensor:
     """(classes, outputs, features + 1) what smoothing a whole target adds to the mean gradient of each class."""
     own = torch.nn.functional.one_hot(probe.labels, classes).double()
-    return Probe(probe.features, own - 1 / classes, probe.labels).class_gradients(classes)
+    return HeadProbe(probe.features, own - 1 / classes, probe.labels).class_gradients(classes)
 
 
-def prior_amounts(setting: Setting) -> tuple[Tensor, Tensor]:
+def prior_amounts(federation: KnownFederation) -> tuple[Tensor, Tensor]:
     """(classes,) log of the prior that the loaded model implies, and its standard error from halves of the samples."""
-    probe = probe_head(setting.model, setting.head, setting.auxiliary)
+    probe = probe_head(federation.model, federation.head, federation.auxiliary)
     answers = probe.errors.clone()
     answers[torch.arange(len(answers)), probe.labels] += 1
     halves = [implied_prior(answers[start::2], probe.labels[start::2]).log() for start in (0, 1)]
-    return implied_prior(answers, probe.labels).log(), (halves[0] - halves[1]).abs().mean().expand(setting.classes) / 2
+    return implied_prior(answers, probe.labels).log(), (halves[0] - halves[1]).abs().mean().expand(
+        federation.classes
+    ) / 2
 
 
 def implied_prior(answers: Tensor, labels: Tensor, steps: int = 200) -> Tensor:

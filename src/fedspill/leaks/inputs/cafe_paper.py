@@ -12,7 +12,7 @@ from fedspill.attack import Attack
 from fedspill.errors import NotApplicable, UsageError
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
-from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, Constants, Published
+from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, PublishedConstants, PublishedDescent
 from fedspill.leaks.inputs.vertical.server_observations import NEEDED, complete_rounds, observe, origins
 from fedspill.threat import needs
 from fedspill.trace import View
@@ -44,10 +44,10 @@ class CafePaper(Attack):
     iterations: int = 3000
     loop: Literal["single", "nested"] = "single"
     switching: bool = False
-    alpha: float = Constants.alpha
-    beta: float = Constants.beta
-    gamma: float = Constants.gamma
-    xi: float = Constants.xi
+    alpha: float = PublishedConstants.alpha
+    beta: float = PublishedConstants.beta
+    gamma: float = PublishedConstants.gamma
+    xi: float = PublishedConstants.xi
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -59,8 +59,8 @@ class CafePaper(Attack):
         rounds = complete_rounds(view, observed, self.device)
         if not rounds:
             raise NotApplicable("No round has the gradients of all parties.")
-        constants = Constants(self.alpha, self.beta, self.gamma, self.xi)
-        state = Published(observed.nets(0), observed.samples, observed.classes, rng, constants)
+        constants = PublishedConstants(self.alpha, self.beta, self.gamma, self.xi)
+        state = PublishedDescent(observed.nets(0), observed.samples, observed.classes, rng, constants)
         stages = [STEPS] if self.loop == "single" else [(1,), (2,), (3,)]
         phase = 1
         for steps in stages:

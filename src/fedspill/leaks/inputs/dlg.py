@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 from torch import nn
 
-from fedspill.leaks.inputs.search.gradient_matching import GradientMatching
+from fedspill.leaks.inputs.gradient_matching import GradientMatching
 from fedspill.leaks.inputs.search.recipes import dlg
 from fedspill.leaks.inputs.search.search import Recipe
 

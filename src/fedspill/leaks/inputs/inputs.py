@@ -8,14 +8,21 @@ from typing import ClassVar, final
 import torch
 
 from fedspill.attack import Attack
-from fedspill.leaks.inputs.exact.routes import exact_answer
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort
+from fedspill.leaks.inputs.exact.routes import recover_exactly
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.gradient_matching import classes_of, labels_from_attack, match_gradients
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
-from fedspill.leaks.inputs.observed_gradients import INPUT_NEEDS, Answer, Case, cases_of, guess_of, sample_shape
-from fedspill.leaks.inputs.search.gradient_matching import classes_of, labels_by, match
-from fedspill.leaks.inputs.search.most_likely_batch import Kind, likeliest
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.leaks.inputs.most_likely_batch import InputDistribution, most_likely_batch
+from fedspill.leaks.inputs.observed_gradients import (
+    INPUT_NEEDS,
+    AttackedMessage,
+    RecoveredInputs,
+    attacked_messages,
+    guess_of,
+    sample_shape,
+)
+from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.trace import View
 
 
@@ -24,10 +31,10 @@ from fedspill.trace import View
 class Reconstruction(Attack):
     """Recovers whole batches exactly from two leading linear layers, and single samples from convolutions too.
 
-    Labels and batch order need not be known. Several local steps of plain SGD are walked one by one. Where no exact
+    Labels and batch order need not be known. Several local steps of plain SGD are followed one by one. Where no exact
     route applies and a batch has at most `most_matched` samples, gradients are matched by optimization instead. Each
     sample carries a certificate: whether the network, given it, sends back what was observed. An adversary that knows
-    of a defense and has inputs of the kind takes the likeliest batch where no exact one is found. Does not apply to
+    of a defense and has inputs of the kind takes the most likely batch where no exact one is found. Does not apply to
     more samples than the first two layers have units, to several local epochs, and to sums of clients.
     """
 
@@ -44,29 +51,31 @@ class Reconstruction(Attack):
     moves: int = 1200  # of gradient matching, by each of its two recipes
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        cases, notes = cases_of(view, self.origins, rng)
-        effort, classes = Effort(self.starts, peels=self.peels), classes_of(view, cases[0])
-        told = KnownWire.known_to(view) is not None
-        kind = Kind.known_to(view, classes) if told else None
-        labels = labels_by("labels", view, rng) if kind is not None else {}
+        messages, notes = attacked_messages(view, self.origins, rng)
+        effort, classes = RootSearchEffort(self.starts, peels=self.peels), classes_of(view, messages[0])
+        knows_defense = KnownDefenses.known_to(view) is not None
+        distribution = InputDistribution.known_to(view, classes) if knows_defense else None
+        labels = labels_from_attack("labels", view, rng) if distribution is not None else {}
         answers = []
-        for case in cases:
-            shape = sample_shape(view, case)
-            answer = exact_answer(case, shape, classes, effort, rng)
-            if kind is not None and shape is not None and not whole(answer, case):
-                answer = likeliest(case, shape, classes, view, labels.get(case.of), kind, answer.samples, rng)
-            elif unsure(answer) and case.samples <= self.most_matched and shape is not None:
-                matched = match(case, shape, classes, view, rng, moves=self.moves)
+        for attacked in messages:
+            shape = sample_shape(view, attacked)
+            answer = recover_exactly(attacked, shape, classes, effort, rng)
+            if distribution is not None and shape is not None and not is_complete(answer, attacked):
+                answer = most_likely_batch(
+                    attacked, shape, classes, view, labels.get(attacked.of), distribution, answer.samples, rng
+                )
+            elif unsure(answer) and attacked.samples <= self.most_matched and shape is not None:
+                matched = match_gradients(attacked, shape, classes, view, rng, moves=self.moves)
                 answer = matched if not answer.tried else min(answer, matched, key=lambda one: one.unexplained)
             answers.append(answer)
-        return guess_of(cases, answers, notes)
+        return guess_of(messages, answers, notes)
 
 
-def whole(answer: Answer, case: Case) -> bool:
+def is_complete(answer: RecoveredInputs, attacked: AttackedMessage) -> bool:
     """Whether every sample of a batch was found and vouched for."""
-    return len(answer.samples) == case.samples and bool(answer.certified.all())
+    return len(answer.samples) == attacked.samples and bool(answer.certified.all())
 
 
-def unsure(answer: Answer) -> bool:
+def unsure(answer: RecoveredInputs) -> bool:
     """Whether exact recovery did not apply, or found samples that it does not vouch for."""
     return not answer.tried or (len(answer.samples) > 0 and not bool(answer.certified.all()))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
+from fedspill.leaks.inputs.errors import CannotRecover, UnsoundMessage
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.search.batch_norm import BatchNorms, read_batch_norms
 from fedspill.messages import Message
@@ -20,14 +21,17 @@ from fedspill.threat import Needs, needs
 from fedspill.trace import Origin, View
 from fedspill.training import Schedule
 
-MOST_TAIL = 0.05  # of the largest singular value, beyond as many as there are samples
+MOST_TAIL = 0.05  # share of the largest singular value that the first one beyond the samples may have
 SAME_STATISTICS = 1e-3  # relative mismatch; float32 buffers leave some 1e-5 of the truth
 INPUT_NEEDS: Needs = needs(sees=["update|gradient", "model"], knows=["architecture"])
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """One origin: `gradients` by parameter name in float64, the sum of its step gradients where there were several."""
+class AttackedMessage:
+    """One message that is attacked: who sent it, the model it was handed, and the gradients that it sent.
+
+    `gradients` are by parameter name, in float64, and the sum over local steps where there were several.
+    """
 
     of: Origin
     model: nn.Module  # as it was handed out, in float64 and evaluation mode
@@ -46,27 +50,28 @@ class Case:
         return self.schedule.steps if self.lr is not None else 1
 
     @property
-    def as_run(self) -> nn.Module:
+    def as_client_ran(self) -> nn.Module:
         """The model with batch norms that work as the client's did, each batch by its own statistics or not."""
-        return self.norms.as_run(self.model)
+        return self.norms.as_client_ran(self.model)
 
     @property
     def statistics_known(self) -> bool:
-        """Whether the client's buffers tell the statistics of the one batch that it normalised by itself."""
+        """Whether the client's buffers give the statistics of its one batch."""
         return bool(self.norms.moments) and self.steps == 1
 
-    def in_contrast(self, x: Tensor) -> Tensor:
-        """x (B, *shape) in the contrast that the statistics tell; a gradient of such a batch is blind to it."""
-        return self.norms.in_contrast(self.model, x) if self.statistics_known else x
+    def in_known_contrast(self, x: Tensor) -> Tensor:
+        """x (B, *shape) scaled to the contrast that the statistics give, which the gradient does not show."""
+        return self.norms.in_known_contrast(self.model, x) if self.statistics_known else x
 
     def unexplained(self, x: Tensor, missed: float) -> float:
-        """The share of what was sent that x (B, *shape) leaves unexplained, `missed` of the gradient among it."""
+        """The share of the message that x (B, *shape) leaves unexplained; `missed` is that of the gradient alone."""
         return max(missed, self.norms.mismatch(self.model, x)) if self.statistics_known else missed
 
     def can_vouch(self, x: Tensor) -> bool:
-        """Whether a gradient that x explains is proof: a batch that was normalised by itself needs its statistics.
+        """Whether explaining the gradient proves that x is right.
 
-        Not even they tell all of the batch's mean where a linear layer with fewer units than inputs reads it.
+        Where the batch was normalised by its own statistics, x must have these too, since the gradient does not show
+        the contrast. A first linear layer with fewer units than inputs hides a part of the batch's mean even then.
         """
         if not self.norms.by_batch:
             return True
@@ -75,45 +80,47 @@ class Case:
         return self.statistics_known and not narrow and self.norms.mismatch(self.model, x) < SAME_STATISTICS
 
     @property
-    def observed(self) -> list[Tensor]:
-        """In the order of the model's trained parameters."""
+    def gradient_list(self) -> list[Tensor]:
+        """The gradients in the order of the model's trained parameters."""
         trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
         return [self.gradients[name] for name in trained]
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """What an attack says of one case; `why` there is none, and whether it was tried at all."""
+class RecoveredInputs:
+    """What came of one attacked message; where it is nothing, `why`, and whether recovery was tried at all."""
 
     samples: Tensor  # (k, *shape)
     certified: Tensor  # (k,) bool
     labels: Tensor | None = None
     why: str = ""
     tried: bool = True
-    unexplained: float = math.inf  # share of what was sent that the answer as a whole leaves unexplained, if computed
+    unexplained: float = math.inf  # share of the message that these samples together leave unexplained, if computed
 
     @staticmethod
-    def none(why: str, *, tried: bool) -> Answer:
-        return Answer(torch.zeros(0, 1), torch.zeros(0, dtype=torch.bool), None, why, tried)
+    def none(why: str, *, tried: bool) -> RecoveredInputs:
+        return RecoveredInputs(torch.zeros(0, 1), torch.zeros(0, dtype=torch.bool), None, why, tried)
 
 
-def cases_of(view: View, most: int, rng: torch.Generator) -> tuple[list[Case], list[str]]:
-    """At most `most` origins, drawn at random among those that are sound, and notes on what was left out."""
+def attacked_messages(view: View, most: int, rng: torch.Generator) -> tuple[list[AttackedMessage], list[str]]:
+    """At most `most` messages, drawn at random among those that can be read, and notes on what was left out."""
     messages: list[Message] = []
     for kind in ("update", "gradient"):
         messages += view.get(kind) if view.sees(kind) else []
     if not messages:
         raise NotApplicable("No update or gradient was recorded for this adversary.")
     models = models_before(view)
-    found: list[Case] = []
+    found: list[AttackedMessage] = []
     notes: list[str] = []
     # Drawn over all messages, so that an unsound one does not change who else is looked at.
     for index in torch.randperm(len(messages), generator=rng).tolist():
         message = messages[index]
-        made = _case(message, models.get(message.round), view)
-        if isinstance(made, str):
-            notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {made}")
-        elif len(found) < most:
+        try:
+            made = _read_message(message, models.get(message.round), view)
+        except UnsoundMessage as fault:
+            notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {fault.problem}")
+            continue
+        if len(found) < most:
             found.append(made)
             if made.norms.note:
                 notes.append(f"{message.sender} in round {message.round}: its {made.norms.note}")
@@ -121,14 +128,14 @@ def cases_of(view: View, most: int, rng: torch.Generator) -> tuple[list[Case], l
         raise NotApplicable(f"No message can be read. {'; '.join(notes[:3])}.")
     if len(messages) > len(found):
         notes.append(f"{len(found)} of {len(messages)} messages were looked at, drawn at random")
-    return sorted(found, key=lambda case: case.of), notes
+    return sorted(found, key=lambda attacked: attacked.of), notes
 
 
-def guess_of(cases: Sequence[Case], answers: Sequence[Answer], notes: Sequence[str]) -> Inputs:
+def guess_of(messages: Sequence[AttackedMessage], answers: Sequence[RecoveredInputs], notes: Sequence[str]) -> Inputs:
     """All answers as one guess; reasons for giving none become notes, each once."""
     reasons = dict.fromkeys(answer.why for answer in answers if answer.why)
     return Inputs(
-        [case.of for case in cases],
+        [attacked.of for attacked in messages],
         [answer.samples.float() for answer in answers],
         [answer.certified for answer in answers],
         torch.tensor([answer.tried for answer in answers]),
@@ -137,25 +144,24 @@ def guess_of(cases: Sequence[Case], answers: Sequence[Answer], notes: Sequence[s
     )
 
 
-def contradiction(case: Case) -> str:
-    """Why the gradient cannot come from as many samples as is said, or empty: its rank is too large for a search.
+def refuse_contradiction(attacked: AttackedMessage) -> None:
+    """Raises CannotRecover where the gradient has too many directions to come from as many samples as is said.
 
     The last linear layer has one direction for each sample of one pass; noise fills the others.
     """
-    last = [name for name, module in case.model.named_modules() if isinstance(module, nn.Linear)]
-    if not last or case.schedule.epochs > 1:
-        return ""
-    sizes = torch.linalg.svdvals(case.gradients[f"{last[-1]}.weight"])
-    if len(sizes) > case.samples and float(sizes[case.samples]) > MOST_TAIL * float(sizes[0]):
-        return f"the gradient is not that of {case.samples} samples: noise, or more of them"
-    return ""
+    last = [name for name, module in attacked.model.named_modules() if isinstance(module, nn.Linear)]
+    if not last or attacked.schedule.epochs > 1:
+        return
+    sizes = torch.linalg.svdvals(attacked.gradients[f"{last[-1]}.weight"])
+    if len(sizes) > attacked.samples and float(sizes[attacked.samples]) > MOST_TAIL * float(sizes[0]):
+        raise CannotRecover(f"the gradient is not that of {attacked.samples} samples: noise, or more of them")
 
 
-def sample_shape(view: View, case: Case) -> tuple[int, ...] | None:
+def sample_shape(view: View, attacked: AttackedMessage) -> tuple[int, ...] | None:
     """The shape of an input: of inputs that the adversary has, else flat as the first linear layer reads it."""
     if view.has("unlabelled_aux"):
         return tuple(view.knows("unlabelled_aux").shape[1:])
-    first = _first_layer(case.model)
+    first = _first_layer(attacked.model)
     return (first.in_features,) if isinstance(first, nn.Linear) else None
 
 
@@ -164,40 +170,42 @@ def _first_layer(model: nn.Module) -> nn.Module | None:
     return next((module for module in model.modules() if list(module.parameters(recurse=False))), None)
 
 
-def _labels(answer: Answer) -> Tensor:
+def _labels(answer: RecoveredInputs) -> Tensor:
     return answer.labels if answer.labels is not None else torch.full((len(answer.samples),), -1, dtype=torch.int64)
 
 
-def _case(message: Message, model: nn.Module | None, view: View) -> Case | str:
-    """A sound message with its model, or what is wrong with it."""
+def _read_message(message: Message, model: nn.Module | None, view: View) -> AttackedMessage:
+    """A sound message with its model; UnsoundMessage says what is wrong with any other."""
     if model is None:
-        return "has no recorded model of its round"
+        raise UnsoundMessage("has no recorded model of its round")
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in trained.items():
         if name not in message.tensors:
-            return f"does not hold {name}"
+            raise UnsoundMessage(f"does not hold {name}")
         tensor = message.tensors[name]
         if tensor.shape != parameter.shape or not tensor.is_floating_point():
-            return f"has shape {tuple(tensor.shape)} of {tensor.dtype} at {name!r}, expected {tuple(parameter.shape)}"
+            raise UnsoundMessage(
+                f"has shape {tuple(tensor.shape)} of {tensor.dtype} at {name!r}, expected {tuple(parameter.shape)}"
+            )
     gradients = {name: message.tensors[name].double() for name in trained}
     size = torch.stack([tensor.square().sum() for tensor in gradients.values()]).sum()
     if not bool(torch.isfinite(size)) or float(size) > 1e60:
-        return "has NaN, infinite or absurd values"
+        raise UnsoundMessage("has NaN, infinite or absurd values")
     if float(size) < 1e-60:
-        return "is all zero"
+        raise UnsoundMessage("is all zero")
     examples = message.info.get("examples", 1)
     if type(examples) is not int or not 1 <= examples <= MOST_SAMPLES:
-        return f"says that it comes from {examples!r} examples"
+        raise UnsoundMessage(f"says that it comes from {examples!r} examples")
     lr, schedule, plain = _steps(message, examples, view)
     if lr is not None:
         gradients = {name: tensor / -lr for name, tensor in gradients.items()}
-    case = Case(
+    attacked = AttackedMessage(
         Origin(message.round, message.sender), copy.deepcopy(model).double().eval(), gradients, schedule, lr, plain
     )
-    counted = view.has("batch_size") or not is_update(message)
-    shape = sample_shape(view, case)
-    norms = read_batch_norms(case.model, message.tensors, gradients, schedule, shape, counted=counted)
-    return norms if isinstance(norms, str) else replace(case, norms=norms)
+    steps_known = view.has("batch_size") or not is_update(message)
+    shape = sample_shape(view, attacked)
+    norms = read_batch_norms(attacked.model, message.tensors, gradients, schedule, shape, steps_known=steps_known)
+    return replace(attacked, norms=norms)
 
 
 def _steps(message: Message, examples: int, view: View) -> tuple[float | None, Schedule, bool]:
@@ -209,7 +217,7 @@ def _steps(message: Message, examples: int, view: View) -> tuple[float | None, S
     batch = view.knows("batch_size") if view.has("batch_size") else examples
     epochs = view.knows("local_epochs") if view.has("local_epochs") else 1
     if not isinstance(lr, int | float) or not 1e-12 <= lr <= 1e12:
-        lr = 1.0  # only the scale is lost; what lies in several steps is then not told apart
+        lr = 1.0  # only the scale of the gradient is lost, but several steps can no longer be separated
         return lr, one, False
     if type(batch) is not int or type(epochs) is not int or min(batch, epochs) < 1:
         return float(lr), one, False

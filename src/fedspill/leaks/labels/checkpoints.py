@@ -1,15 +1,8 @@
-"""Inspection: label counts straight from checkpoint files, of any framework and without any model code.
-
-The last layer of a classifier gives itself away: over the classes, the gradient of softmax cross-entropy adds up to
-zero, in the bias and in every column of the weight. Few other layers do that, so the head is found, its orientation is
-known, and a head named wrongly is noticed. The few: a layer in front of a layer normalisation, known by a normalisation
-of the same width, and one in front of another softmax (attention pooling, a router), for which there is no sign.
-"""
+"""Inspection: label counts straight from checkpoint files, of any framework and without any model code."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,42 +12,17 @@ from torch import Tensor
 
 from fedspill.errors import InputRefused, NoHead, UsageError
 from fedspill.files import read_tensors
+from fedspill.leaks.labels.counts.each_update import best_reading
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.ebi import ebi_counts
-from fedspill.leaks.labels.labels import best_reading
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.llg import llg_counts
-from fedspill.observe.last_layer import LastLayer
+from fedspill.observe.find_head import HeadGradient, find_head, layer_and_bias_names
+from fedspill.observe.last_layer import LastLayerGradients
 from fedspill.trace import Origin
 from fedspill.training import Schedule
 
-# "fc.weight", "dense/kernel:0", "head_w", "W3": what comes before, the word for a weight, what comes behind.
-_BIAS_OF = {"weight": "bias", "weights": "biases", "kernel": "bias", "W": "b", "w": "b"}
-_WEIGHT = re.compile(r"^(.*[._/]|)(weights|weight|kernel|W|w)((?:[:_]?\d+)?)$", re.DOTALL)
 ROUNDING = 1e-4  # |sum over features| / sum of absolute values: below, the sums are rounding and not labels
-ZERO_SUM = 1e-2  # |sum over classes| / sum of absolute values; half precision and few steps stay well below
-
-
-@dataclass(frozen=True, eq=False)
-class HeadGradient:
-    """The last layer's gradient: weight (classes, features), bias (classes,) or None."""
-
-    name: str
-    weight_name: str
-    weight: Tensor
-    bias: Tensor | None
-    zero_sum: float  # how far from the zero sum, relative; 0 is exact
-    transposed: bool  # stored as (features, classes)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "classes": self.weight.shape[0],
-            "features": self.weight.shape[1],
-            "bias": self.bias is not None,
-            "transposed": self.transposed,
-            "zero_sum_error": self.zero_sum,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +106,7 @@ def _inspect(
     """before: the model that was trained, whose change times `scale` is the gradient."""
     head = find_head(gradient, head_name, unchecked=unchecked)
     rows = None if head.bias is None else head.bias[None]
-    layer = LastLayer((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
+    layer = LastLayerGradients((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
     if not bool(head.weight.any()):
         raise InputRefused(f"The change of {head.name!r} is zero everywhere: nothing was trained, or it was withheld.")
     counts = {}
@@ -165,81 +133,10 @@ def _inspect(
 
 
 def _head_change(head: HeadGradient, before: Mapping[str, Tensor], scale: float) -> HeadChange:
-    weight, bias = before[head.weight_name], before[_layer_of(head.weight_name)[1]]
+    weight, bias = before[head.weight_name], before[layer_and_bias_names(head.weight_name)[1]]
     assert head.bias is not None
     rows = weight.T if head.transposed else weight
     return HeadChange(rows, bias, head.weight / scale, head.bias / scale, is_change=True)
-
-
-def find_head(gradient: Mapping[str, Tensor], name: str | None = None, *, unchecked: bool = False) -> HeadGradient:
-    """The last layer among named gradients: as asked for, else the one layer whose classes add up to zero."""
-    candidates = [head for weight in gradient if gradient[weight].ndim == 2 for head in _orientations(gradient, weight)]
-    if not candidates:
-        raise NoHead("No two-dimensional weight is in the file, so there is no linear last layer to read.")
-    if name is not None:
-        known = sorted({head.name for head in candidates})
-        candidates = [head for head in candidates if name in (head.name, head.weight_name)]
-        if not candidates:
-            raise NoHead(f"There is no linear layer named {name!r}.", remedy=f"Linear layers: {', '.join(known)}.")
-    best = min(candidates, key=lambda head: (head.zero_sum, head.bias is None))
-    if name is None and not unchecked:
-        best = _only_one(candidates, gradient) or best
-    if best.zero_sum > ZERO_SUM and not unchecked:
-        which = f"Layer {best.name!r} is not" if name is not None else "No layer looks like"
-        raise NoHead(
-            f"{which} the last layer of a softmax classifier: its gradient should add up to zero over the classes, "
-            f"and misses by {best.zero_sum:.1%}.",
-            remedy="Leave --head out to have it found. Adam, compression and noise break the sum: name the layer with "
-            "--head and add --unchecked.",
-        )
-    return best
-
-
-def _only_one(candidates: Sequence[HeadGradient], gradient: Mapping[str, Tensor]) -> HeadGradient | None:
-    """Of several layers that add up to zero the one that no normalisation explains; None if none adds up."""
-    fitting = [head for head in candidates if head.zero_sum <= ZERO_SUM]
-    biases = {_layer_of(name)[1] for name, tensor in gradient.items() if tensor.ndim > 1}
-    widths = {len(t) for name, t in gradient.items() if t.ndim == 1 and name not in biases and "bias" not in name}
-    unexplained = [head for head in fitting if len(head.weight) not in widths] or fitting
-    names = sorted({head.name for head in unexplained})
-    if len(names) > 1:
-        raise NoHead(
-            f"{len(names)} layers look like the last one of a softmax classifier: {', '.join(names[:8])}.",
-            remedy="Name the right one with --head.",
-        )
-    return min(unexplained, key=lambda head: head.zero_sum, default=None)
-
-
-def _orientations(gradient: Mapping[str, Tensor], weight_name: str) -> list[HeadGradient]:
-    """The layer read as (classes, features), and as (features, classes) where its bias allows that."""
-    weight = gradient[weight_name]
-    if weight.ndim != 2:
-        return []
-    name, bias_name = _layer_of(weight_name)
-    bias = gradient.get(bias_name)
-    bias = bias if bias is not None and bias.ndim == 1 else None
-    found = []
-    for transposed in (False, True):
-        as_rows = weight.T if transposed else weight
-        if (bias is None or len(bias) == len(as_rows)) and len(as_rows) > 1:
-            found.append(HeadGradient(name, weight_name, as_rows, bias, _zero_sum(as_rows, bias), transposed))
-    return found
-
-
-def _layer_of(weight_name: str) -> tuple[str, str]:
-    """Layer and bias of a weight, in the names that torch, Keras, Flax and plain dictionaries use."""
-    found = _WEIGHT.match(weight_name)
-    if found is None:
-        return weight_name, weight_name + ".bias"
-    stem, word, ending = found.groups()
-    return stem.rstrip("._/") or weight_name, stem + _BIAS_OF[word] + ending
-
-
-def _zero_sum(weight: Tensor, bias: Tensor | None) -> float:
-    """The sum over classes against the sum of absolute values; both of weight and bias must vanish."""
-    parts = [weight] if bias is None else [weight, bias[:, None]]
-    shares = [part.sum(0).abs().sum() / part.abs().sum() if bool(part.any()) else torch.tensor(1.0) for part in parts]
-    return float(max(shares))
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], list[str]]:

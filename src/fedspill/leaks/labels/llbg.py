@@ -12,7 +12,7 @@ from fedspill.attack import Attack
 from fedspill.leaks.labels.greedy import greedy_counts
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
-from fedspill.observe.last_layer import LABEL_NEEDS, LastLayer, read_last_layer
+from fedspill.observe.last_layer import LABEL_NEEDS, LastLayerGradients, read_last_layer
 from fedspill.trace import View
 
 
@@ -32,7 +32,7 @@ class LLBG(Attack):
         return llbg_guess(layer, torch.zeros(len(layer.of), layer.classes), self.name)
 
 
-def llbg_guess(layer: LastLayer, confidence: Tensor, attack: str) -> LabelCounts:
+def llbg_guess(layer: LastLayerGradients, confidence: Tensor, attack: str) -> LabelCounts:
     per_step = torch.tensor([schedule.per_step for schedule in layer.schedules])
     counts = llbg_counts(layer.require_bias(attack), per_step, layer.samples, confidence)
     return LabelCounts(layer.of, counts, layer.notes)

@@ -12,12 +12,12 @@ from fedspill.attack import ActiveAttack
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.leak import MEMBERSHIP
 from fedspill.messages import Message
-from fedspill.planting.dense_network import read_dense
-from fedspill.planting.read_sums import origins, read_neurons, squashed
+from fedspill.planting.dense_network import read_dense_network
+from fedspill.planting.read_sums import into_unit_interval, origins, read_neurons
 from fedspill.planting.targets import targets_of
-from fedspill.planting.trained_case import RELU_CONTROL, TRAINED_NEEDS
 from fedspill.planting.trained_neurons import AMI as PUBLISHED
 from fedspill.planting.trained_neurons import train_ami
+from fedspill.planting.trained_neurons_control import RELU_CONTROL, TRAINED_NEEDS
 from fedspill.trace import View
 
 
@@ -45,7 +45,11 @@ class AMI(ActiveAttack):
         return targets_of(view).rounds(self.at_once)
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        dense, targets, shadow = read_dense(view.knows("architecture")()), targets_of(view), view.knows("shadow_data")
+        dense, targets, shadow = (
+            read_dense_network(view.knows("architecture")()),
+            targets_of(view),
+            view.knows("shadow_data"),
+        )
         chosen = targets.group(model.round, self.at_once)
         recipe = replace(PUBLISHED, epochs=self.epochs, lr=self.lr)
         wanted = targets.x.flatten(1)[chosen][None]
@@ -53,8 +57,10 @@ class AMI(ActiveAttack):
         return replace(model, tensors=made.install(dense, dict(model.tensors), 0))
 
     def run(self, view: View, rng: torch.Generator) -> Membership:
-        dense, targets = read_dense(view.knows("architecture")()), targets_of(view)
+        dense, targets = read_dense_network(view.knows("architecture")()), targets_of(view)
         indices, signal = read_neurons(view, dense, targets, 1, self.at_once)
         return Membership(
-            origins(targets, indices, self.at_once), squashed(signal[:, 0].abs()), torch.tensor(indices) % self.at_once
+            origins(targets, indices, self.at_once),
+            into_unit_interval(signal[:, 0].abs()),
+            torch.tensor(indices) % self.at_once,
         )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from fedspill.leak import MEMBERSHIP_IDS, Leak, of_hundred
 from fedspill.leaks.membership.guess import Membership
-from fedspill.leaks.membership.metrics import MembershipAuc
+from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
 
 MEMBERSHIP = Leak(
     name="membership",
     title="Whether a person took part",
     question="Did any client train on this record?",
     guess=Membership,
-    metrics=(MembershipAuc(),),
+    metrics=(MembershipAuc(), MembershipTpr1(), MembershipTpr01(), LabelMatchedAuc()),
     control={
         "data": "made-up-people",
         "model": {"name": "mlp", "widths": [48, 24], "logits": 1},
@@ -26,4 +28,17 @@ MEMBERSHIP = Leak(
     sentence="records that were trained on are told from others at {figure} (100: always right, 50: guessing)",
     claim="tell {often} whether a person's record was trained on",
     taxonomy=MEMBERSHIP_IDS,
+)
+
+# Where passive attacks must find something: few people with many columns, learnt by heart.
+PASSIVE_CONTROL = MappingProxyType(
+    {
+        "data": {"name": "made-up-people", "people": 260, "measures": 240},
+        "model": {"name": "mlp", "widths": [64]},
+        "partition": "iid",
+        "federation": {"clients": 4, "rounds": 6},
+        "training": {"lr": 0.1, "batch_size": 10, "epochs": 4},
+        "adversary_data": {"per_class": 20},
+        "membership": {"members": 100, "others": 60},
+    }
 )

@@ -11,11 +11,11 @@ from fedspill.attack import ActiveAttack
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.leak import MEMBERSHIP
 from fedspill.messages import Message
-from fedspill.planting.closed_form import Shape, plant_neurons
-from fedspill.planting.closed_form_case import ACTIVE_NEEDS, fitting, reach_for
-from fedspill.planting.dense_network import read_dense
+from fedspill.planting.closed_form import NeuronDesign, plant_neurons
+from fedspill.planting.closed_form_fit import ACTIVE_NEEDS, fitted_to_width, reach_for
+from fedspill.planting.dense_network import read_dense_network
 from fedspill.planting.read_behind_noise import matched_signals, reads_through_noise, with_dead_zone
-from fedspill.planting.read_sums import origins, read_likeness, read_neurons, squashed
+from fedspill.planting.read_sums import into_unit_interval, origins, read_likeness, read_neurons
 from fedspill.planting.targets import shadow_of, targets_of
 from fedspill.trace import View
 
@@ -43,18 +43,18 @@ class PlantedMembership(ActiveAttack):
         return targets_of(view).rounds(self.at_once)
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        dense, shadow = read_dense(view.knows("architecture")()), shadow_of(view)
+        dense, shadow = read_dense_network(view.knows("architecture")()), shadow_of(view)
         targets = replace(targets_of(view), column=None)
         chosen = targets.group(model.round, self.at_once).tolist()
-        shape = Shape(self.directions, reach_for(view), output=self.output)
-        shape = fitting(shape, dense, dict(model.tensors), len(chosen), secret=False)
-        planted = plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, shape, rng)
+        design = NeuronDesign(self.directions, reach_for(view), output=self.output)
+        design = fitted_to_width(design, dense, dict(model.tensors), len(chosen), secret=False)
+        planted = plant_neurons(dense, dict(model.tensors), targets, chosen, shadow, design, rng)
         if reads_through_noise(view, dense):
             planted = with_dead_zone(dense, planted, 1, len(chosen), shadow)
         return replace(model, tensors=planted)
 
     def run(self, view: View, rng: torch.Generator) -> Membership:
-        dense, targets = read_dense(view.knows("architecture")()), targets_of(view)
+        dense, targets = read_dense_network(view.knows("architecture")()), targets_of(view)
         indices, signal = read_neurons(view, dense, targets, 1, self.at_once)
         if dense.hidden == 1:  # the neuron reads the inputs: what moved it can be compared with the record itself
             likeness = read_likeness(view, dense, targets, indices, self.at_once)
@@ -62,5 +62,7 @@ class PlantedMembership(ActiveAttack):
         if reads_through_noise(view, dense):
             signal = matched_signals(view, dense, targets, [targets.x.flatten(1)], indices, self.at_once)
         return Membership(
-            origins(targets, indices, self.at_once), squashed(signal[:, 0]), torch.tensor(indices) % self.at_once
+            origins(targets, indices, self.at_once),
+            into_unit_interval(signal[:, 0]),
+            torch.tensor(indices) % self.at_once,
         )

@@ -12,8 +12,8 @@ from fedspill.attack import Attack
 from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.presence.leak import PRESENCE
 from fedspill.leaks.quantity.quantity_inference import QuantityInference
-from fedspill.observe.local_changes import read_setting
-from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_rounds
+from fedspill.observe.local_changes import read_known_federation
+from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_round_sums
 from fedspill.trace import View
 
 OWNED = 0.5  # clients above which a label counts as owned by one
@@ -44,10 +44,10 @@ class ClassSniffing(Attack):
     rehearsals: int = 60  # count
 
     def run(self, view: View, rng: torch.Generator) -> Presence:
-        setting = read_setting(view)
-        labels = LabelsPerClient.known_to(view, setting.classes)
-        rehearsal = Rehearsal.known_to(view, setting, labels)
-        rounds, notes = read_rounds(view, setting)
+        federation = read_known_federation(view)
+        labels = LabelsPerClient.known_to(view, federation.classes)
+        rehearsal = Rehearsal.known_to(view, federation, labels)
+        rounds, notes = read_round_sums(view, federation)
         present = torch.stack([self._sniff(one, rehearsal, labels, rng) for one in rounds])
         return Presence([one.of for one in rounds], present, view.me, notes)
 
@@ -56,7 +56,7 @@ class ClassSniffing(Attack):
             return (one.summed[:, :-1] > 0).any(1)
         if self.solver == "count":
             return QuantityInference(rehearsals=self.rehearsals).count(one, rehearsal, labels, rng)[0] > OWNED
-        classes = rehearsal.setting.classes
+        classes = rehearsal.federation.classes
         singles = torch.stack([rehearsal.update(one.before, torch.tensor([c]), rng)[:, :-1] for c in range(classes)])
         return published_presence(singles, one.summed[:, :-1], one.clients * labels.mean, self.tolerance)
 

@@ -12,9 +12,9 @@ from fedspill.attack import Attack
 from fedspill.errors import NotApplicable, UsageError
 from fedspill.leaks.quantity.guess import ClassQuantities
 from fedspill.leaks.quantity.leak import QUANTITY
-from fedspill.observe.local_changes import Setting, read_setting
+from fedspill.observe.local_changes import KnownFederation, read_known_federation
 from fedspill.observe.path_bases import load_between, probe_head
-from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_rounds
+from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_round_sums
 from fedspill.observe.simplex import cone_fit
 from fedspill.trace import View
 
@@ -57,10 +57,10 @@ class QuantityInference(Attack):
             raise UsageError(f"Expected rehearsals >= 2 and ratio > 0, got {self.rehearsals} and {self.ratio}.")
 
     def run(self, view: View, rng: torch.Generator) -> ClassQuantities:
-        setting = read_setting(view)
-        labels = LabelsPerClient.known_to(view, setting.classes)
-        rehearsal = Rehearsal.known_to(view, setting, labels)
-        rounds, notes = read_rounds(view, setting)
+        federation = read_known_federation(view)
+        labels = LabelsPerClient.known_to(view, federation.classes)
+        rehearsal = Rehearsal.known_to(view, federation, labels)
+        rounds, notes = read_round_sums(view, federation)
         found, routes = [], []
         for one in rounds:
             clients, route = self.count(one, rehearsal, labels, rng)
@@ -73,7 +73,7 @@ class QuantityInference(Attack):
         self, one: RoundSum, rehearsal: Rehearsal, labels: LabelsPerClient, rng: torch.Generator
     ) -> tuple[Tensor, str]:
         """(classes,) clients that own each label, and the route taken."""
-        classes = rehearsal.setting.classes
+        classes = rehearsal.federation.classes
         if self.solver != "regression":
             singles = torch.stack([rehearsal.update(one.before, torch.tensor([c]), rng) for c in range(classes)])
             if not bool(torch.isfinite(singles).all()):
@@ -81,7 +81,7 @@ class QuantityInference(Attack):
             if self.solver == "paper":
                 return self._published(one, singles, labels), "Algorithm 2"
             clients, agreement = joint_counts(singles, one.summed, one.clients, labels.mean)
-            untrained = agreement >= EXPLAINED and accuracy_at(one, rehearsal.setting) < UNTRAINED
+            untrained = agreement >= EXPLAINED and accuracy_at(one, rehearsal.federation) < UNTRAINED
             if self.solver == "nnls" or untrained:
                 return clients, "joint fit of single-label trainings"
         owned, updates = rehearsed(one, rehearsal, labels, self.rehearsals, rng)
@@ -94,10 +94,10 @@ class QuantityInference(Attack):
         )
 
 
-def accuracy_at(one: RoundSum, setting: Setting) -> float:
+def accuracy_at(one: RoundSum, federation: KnownFederation) -> float:
     """Share of the auxiliary samples that the round's first model classifies right: what the watcher can observe."""
-    load_between(setting.model, one.before, {}, 0.0)
-    probe = probe_head(setting.model, setting.head, setting.auxiliary)
+    load_between(federation.model, one.before, {}, 0.0)
+    probe = probe_head(federation.model, federation.head, federation.auxiliary)
     answers = probe.errors.clone()
     answers[torch.arange(len(answers)), probe.labels] += 1
     return float((answers.argmax(1) == probe.labels).double().mean())
@@ -142,7 +142,7 @@ def rehearsed(
 
     Label sets are dealt out from shuffled decks, so that every label is owned about equally often.
     """
-    classes = rehearsal.setting.classes
+    classes = rehearsal.federation.classes
     owned, deck = torch.zeros(number, classes, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
     updates = []
     for index in range(number):

@@ -1,5 +1,12 @@
-"""The client side."""
+"""The client side of a plan's federation."""
 
-from fedspill.flower.plan_app import client_app, planned
+from flwr.app import Context
 
-app = client_app(lambda context: planned(str(context.run_config["plan"]), str(context.run_config["data-dir"])))
+from fedspill.flower.plan_app import PlannedFederation, client_app, planned_federation
+
+
+def plan_of(context: Context) -> PlannedFederation:
+    return planned_federation(str(context.run_config["plan"]), str(context.run_config["data-dir"]))
+
+
+app = client_app(plan_of)

@@ -1,12 +1,12 @@
-"""The server side."""
+"""The server side of a plan's federation."""
 
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedspill.flower.engine import serve
-from fedspill.flower.plan_app import planned
+from fedspill.flower.engine import run_server
+from fedspill.flower.plan_app import planned_federation
 from fedspill.trace_folder import FolderRecorder
 
 app = ServerApp()
@@ -15,6 +15,6 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    plan = planned(str(config["plan"]), str(config["data-dir"]))
+    plan = planned_federation(str(config["plan"]), str(config["data-dir"]))
     keep = plan.deployment.plan.record.keep()
-    serve(plan, FolderRecorder(Path(str(config["trace"])), plan.deployment.protocol(), keep), grid, context)
+    run_server(plan, FolderRecorder(Path(str(config["trace"])), plan.deployment.protocol(), keep), grid, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedspill.observe.path_bases import PathBases, inner_products
+from fedspill.observe.path_bases import PathBases, whitened_products
 from fedspill.observe.simplex import simplex_fit
 
 RIDGE = 0.001  # of the mean variance, in the whitening
@@ -21,11 +21,11 @@ def path_shares(bases: PathBases, mean_gradient: Tensor, allowed: Tensor) -> tup
     """
     columns = torch.cat([bases.gradients, mean_gradient[None]])
     mixture = torch.full((len(allowed),), 1 / len(allowed), dtype=torch.float64)
-    shares, agreement = simplex_fit(inner_products(columns, bases.middle, mixture, RIDGE), torch.ones_like(allowed))
+    shares, agreement = simplex_fit(whitened_products(columns, bases.middle, mixture, RIDGE), torch.ones_like(allowed))
     if agreement > SURE:
         allowed = torch.ones_like(allowed)
     for _ in range(2):
-        shares, agreement = simplex_fit(inner_products(columns, bases.middle, mixture, RIDGE), allowed)
+        shares, agreement = simplex_fit(whitened_products(columns, bases.middle, mixture, RIDGE), allowed)
         mixture = 0.9 * shares + 0.1 / len(shares)
     return shares, agreement
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.federation.local import state_of, train
-from fedspill.observe.local_changes import LocalChange, Setting
-from fedspill.observe.path_bases import last_layer_of, load_between
+from fedspill.observe.local_changes import KnownFederation, LocalChange
+from fedspill.observe.path_bases import last_layer_matrix, load_between
 from fedspill.training import LocalTraining
 
 Bases: TypeAlias = Literal["step", "epoch"]
@@ -28,7 +28,7 @@ def null_classes(weight_change: Tensor, threshold: float) -> Tensor:
 
 
 def gradient_bases(
-    change: LocalChange, setting: Setting, null: Tensor, unified: Bases, rng: torch.Generator
+    change: LocalChange, federation: KnownFederation, null: Tensor, unified: Bases, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 2: bases (k, outputs, features) of the k classes that are not null, and the unified base.
 
@@ -36,24 +36,24 @@ def gradient_bases(
     which makes it exactly the mean of the others when classes have equally many samples, or an epoch of the clients'
     batch size, which makes it about their sum times the steps of an epoch.
     """
-    auxiliary, present = setting.auxiliary, torch.nonzero(~null).flatten()
-    load_between(setting.model, change.before, change.change, 0.0)
+    auxiliary, present = federation.auxiliary, torch.nonzero(~null).flatten()
+    load_between(federation.model, change.before, change.change, 0.0)
     parts = [auxiliary.take(torch.nonzero(auxiliary.y == label).flatten()) for label in present]
-    single = torch.stack([_one_step(setting, part) for part in parts])
+    single = torch.stack([_one_step(federation, part) for part in parts])
     union = Examples.join(parts)
     if unified == "step":
-        return single, _one_step(setting, union)
-    training = LocalTraining(lr=setting.lr, batch_size=change.batch_size, batch_norm="eval")
-    start = {name: tensor.clone() for name, tensor in state_of(setting.model).items()}
-    moved = train(setting.model, start, union.to(next(setting.model.parameters()).device), training, rng)
-    return single, last_layer_of(moved, setting.head, setting.bias)[:, :-1] / setting.lr
+        return single, _one_step(federation, union)
+    training = LocalTraining(lr=federation.lr, batch_size=change.batch_size, batch_norm="eval")
+    start = {name: tensor.clone() for name, tensor in state_of(federation.model).items()}
+    moved = train(federation.model, start, union.to(next(federation.model.parameters()).device), training, rng)
+    return single, last_layer_matrix(moved, federation.head, federation.bias)[:, :-1] / federation.lr
 
 
-def _one_step(setting: Setting, part: Examples) -> Tensor:
+def _one_step(federation: KnownFederation, part: Examples) -> Tensor:
     """(outputs, features) minus the mean gradient of the last weight at the model's present state."""
-    parameter: nn.Parameter = setting.model.get_parameter(setting.head)
+    parameter: nn.Parameter = federation.model.get_parameter(federation.head)
     x, y = part.x.to(parameter.device), part.y.to(parameter.device)
-    (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(setting.model(x), y), [parameter])
+    (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(federation.model(x), y), [parameter])
     return -gradient.double().cpu()
 
 

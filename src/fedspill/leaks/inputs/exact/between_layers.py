@@ -1,4 +1,4 @@
-"""What lies between two linear layers: any map of a single sample's values, with its derivative pushed and pulled."""
+"""The map between two linear layers (activation, layer norm) of a single sample, and products with its Jacobian."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 
-class Between(ABC):
+
+class MapBetweenLayers(ABC):
     """A differentiable map R^m -> R^m of one sample, such as an activation, with or without a layer norm before it."""
 
     @abstractmethod
@@ -19,17 +21,17 @@ class Between(ABC):
         """(R, m) from (R, m)."""
 
     @abstractmethod
-    def push(self, z: Tensor, columns: Tensor) -> Tensor:
+    def jacobian_times(self, z: Tensor, columns: Tensor) -> Tensor:
         """(R, m, n) the Jacobian at each z (R, m) times columns (m, n)."""
 
     @abstractmethod
-    def pull(self, z: Tensor, columns: Tensor) -> Tensor:
+    def transposed_jacobian_times(self, z: Tensor, columns: Tensor) -> Tensor:
         """(m, k) the transposed Jacobian at z (m,) times columns (m, k)."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Elementwise(Between):
+class Elementwise(MapBetweenLayers):
     """An activation: its Jacobian is diagonal."""
 
     function: Callable[[Tensor], Tensor]
@@ -43,16 +45,16 @@ class Elementwise(Between):
             (slope,) = torch.autograd.grad(self.function(z).sum(), [z])
         return slope
 
-    def push(self, z: Tensor, columns: Tensor) -> Tensor:
+    def jacobian_times(self, z: Tensor, columns: Tensor) -> Tensor:
         return self.slope(z)[:, :, None] * columns
 
-    def pull(self, z: Tensor, columns: Tensor) -> Tensor:
+    def transposed_jacobian_times(self, z: Tensor, columns: Tensor) -> Tensor:
         return self.slope(z)[:, None] * columns
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class PerSample(Between):
+class PerSample(MapBetweenLayers):
     """Anything else that treats samples one by one, such as layer norm and activation."""
 
     function: Callable[[Tensor], Tensor]
@@ -60,21 +62,21 @@ class PerSample(Between):
     def value(self, z: Tensor) -> Tensor:
         return self.function(z)
 
-    def push(self, z: Tensor, columns: Tensor) -> Tensor:
-        # The pull is linear in what is pulled; its own transpose is the push.
+    def jacobian_times(self, z: Tensor, columns: Tensor) -> Tensor:
+        # Reverse mode gives J^T u, which is linear in u; differentiating that by u gives J times a vector.
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            pulled = torch.zeros_like(z, requires_grad=True)
-            (back,) = torch.autograd.grad(self.function(z), [z], pulled, create_graph=True)
+            dual = torch.zeros_like(z, requires_grad=True)
+            (back,) = torch.autograd.grad(self.function(z), [z], dual, create_graph=True)
             along = columns.T[:, None].expand(-1, *z.shape)
-            (pushed,) = torch.autograd.grad(back, [pulled], along, is_grads_batched=True)
-        return pushed.permute(1, 2, 0)
+            (product,) = torch.autograd.grad(back, [dual], along, is_grads_batched=True)
+        return product.permute(1, 2, 0)
 
-    def pull(self, z: Tensor, columns: Tensor) -> Tensor:
+    def transposed_jacobian_times(self, z: Tensor, columns: Tensor) -> Tensor:
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            (pulled,) = torch.autograd.grad(self.function(z[None])[0], [z], columns.T, is_grads_batched=True)
-        return pulled.T
+            (product,) = torch.autograd.grad(self.function(z[None])[0], [z], columns.T, is_grads_batched=True)
+        return product.T
 
 
 _ELEMENTWISE = (
@@ -95,17 +97,19 @@ _ELEMENTWISE = (
 )
 
 
-def between_of(modules: list[nn.Module]) -> Between | str:
-    """The map that these modules make of a single sample, in float64; or why there is none."""
+def map_between_layers(modules: list[nn.Module]) -> MapBetweenLayers:
+    """The map that these modules make of a single sample, in float64; raises CannotRecover where there is none."""
     active = [module for module in modules if not isinstance(module, nn.Dropout | nn.Flatten | nn.Identity)]
     dropped = [m for m in modules if isinstance(m, nn.Dropout) and m.p > 0]
     if dropped:
-        return "dropout between the first two layers switches units off at random"
+        raise CannotRecover("dropout between the first two layers switches units off at random")
     for module in active:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            return "batch normalisation between the first two layers mixes the samples of a step"
+            raise CannotRecover("batch normalisation between the first two layers mixes the samples of a step")
         if not isinstance(module, (*_ELEMENTWISE, nn.LayerNorm)):
-            return f"{type(module).__name__} between the first two layers is not known to treat samples one by one"
+            raise CannotRecover(
+                f"{type(module).__name__} between the first two layers is not known to treat samples one by one"
+            )
     chain = nn.Sequential(*active).double().eval()
     for parameter in chain.parameters():
         parameter.requires_grad_(False)
@@ -114,5 +118,5 @@ def between_of(modules: list[nn.Module]) -> Between | str:
 
 
 def _out_of_place(chain: nn.Sequential) -> Callable[[Tensor], Tensor]:
-    """Activations that work in place would change what they are asked about."""
+    """The chain applied to a copy, since activations that work in place would change their input."""
     return lambda z: chain(z.clone())

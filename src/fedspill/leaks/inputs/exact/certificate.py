@@ -1,7 +1,8 @@
 """Labels of recovered samples, and a certificate for each: what they would send is what was seen. No truth is used.
 
-The root condition knows nothing of labels, loss or upper layers. So a sample is checked against them: with some label,
-the network must send back to the first layer just the delta1 that was peeled off for it. A false root does not.
+The span condition (sample_roots.py) does not involve labels, loss or upper layers, so these serve as an independent
+check: for some label the network must send back to the first layer the delta1 that was solved for with the sample. For
+a false root it does not.
 """
 
 from __future__ import annotations
@@ -12,33 +13,34 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.inputs.exact.leading_layers import Pair, chain_of
-from fedspill.leaks.inputs.search.candidate_gradients import Gradients
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, module_chain
+from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction
 
-SHORTLIST = 4  # labels that are tried before all are
-FITS = 0.02  # distance at which a label of the shortlist needs no rival
+SHORTLIST = 4  # labels that are tried first; all are tried only where none of these fits
+FITS = 0.02  # distance below which a label of the shortlist fits
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """For each sample its likeliest label, and how far its delta1 is from what the network sends back for it."""
+    """For each sample its most likely label, and how far its delta1 is from what the network sends back for it."""
 
     labels: Tensor  # (k,) int64
-    error: Tensor  # (k,) distance of both as unit vectors: 0 is a proof, 1 is little in common
+    error: Tensor  # (k,) distance of both as unit vectors, from 0 (the same direction) to 2
     share: Tensor  # (k,) size of delta1 over what the network sends back for one sample: 1/B, or more for copies
 
 
 def certify(model: nn.Module, first: str, z: Tensor, delta: Tensor) -> Certificate:
-    """For samples with first-layer values z (k, m) and peeled delta (k, m); `first` names the layer of `model`."""
-    labels, sent = _nearest(_above(model, first), z, delta)
+    """For samples with first-layer values z (k, m) and solved deltas (k, m); `first` names the layer of `model`."""
+    labels, sent = _nearest_labels(_layers_above(model, first), z, delta)
     share = delta.norm(dim=1) / sent.norm(dim=1).clamp_min(1e-300)
-    return Certificate(labels, _apart(sent, delta), share)
+    return Certificate(labels, _unit_distance(sent, delta), share)
 
 
-def is_scale_free(pair: Pair) -> bool:
-    """Whether a sample's scale rests on the size of the gradient alone, which clipping changes: then nobody can vouch.
+def is_scale_free(pair: LayerPair) -> bool:
+    """Whether a sample's scale follows from the size of the gradient alone, so that clipping would change it.
 
-    So it is without a first bias where what follows keeps factors (rectifiers) or drops them (layer norm).
+    That is so without a first bias where the map behind the layer keeps a factor (rectifiers) or removes it (layer
+    norm). Such samples are not certified.
     """
     probe = torch.linspace(-3, 3, len(pair.first.weight), dtype=torch.float64)[None]
     twice, once = pair.between.value(2 * probe), pair.between.value(probe)
@@ -46,13 +48,14 @@ def is_scale_free(pair: Pair) -> bool:
     return pair.first.bias is None and bool(keeps or drops)
 
 
-def scales_without_bias(model: nn.Module, pair: Pair, x: Tensor, delta: Tensor, batch: int) -> Tensor:
-    """(k,) factors for samples x (k, d) that are known as rays only, so that factor * x and delta / factor fit.
+def scales_without_bias(model: nn.Module, pair: LayerPair, x: Tensor, delta: Tensor, batch: int) -> Tensor:
+    """(k,) factors for samples x (k, d) that are known up to a factor only, so that factor * x and delta / factor fit.
 
-    Without a first bias a rectified sample may be scaled if its delta is scaled back, and an odd activation cannot tell
-    a sample from its negative. What the network sends back decides: its size, for a mean over `batch` samples.
+    Without a first bias, scaling a rectified sample and dividing its delta by the same factor leaves the gradients as
+    they are, and with an odd activation so does changing the sign of both. The size of what the network sends back, for
+    a mean over `batch` samples, decides.
     """
-    upper = _above(model, pair.first.weight_name.rpartition(".")[0])
+    upper = _layers_above(model, pair.first.weight_name.rpartition(".")[0])
     factors = torch.ones(len(x), dtype=x.dtype)
     if pair.first.bias is not None:
         return factors
@@ -63,76 +66,83 @@ def scales_without_bias(model: nn.Module, pair: Pair, x: Tensor, delta: Tensor, 
     for sign in (1.0, -1.0) if odd else (1.0,):
         factor = sign * torch.ones(len(x), 1, dtype=x.dtype)
         for _ in range(25 if homogeneous else 1):
-            _, sent = _nearest(upper, (x * factor) @ pair.first.weight.T, delta / factor)
+            _, sent = _nearest_labels(upper, (x * factor) @ pair.first.weight.T, delta / factor)
             if homogeneous:
                 factor = (
                     sign * batch * delta.norm(dim=1, keepdim=True) / sent.norm(dim=1, keepdim=True).clamp_min(1e-300)
                 )
-        error = _apart(sent, delta / factor)
+        error = _unit_distance(sent, delta / factor)
         factors = torch.where(error < best, factor[:, 0], factors)
         best = torch.minimum(error, best)
     return factors
 
 
-def _above(model: nn.Module, first: str) -> nn.Sequential:
-    """What the network does with the values of its layer `first`."""
-    chain = chain_of(model)
-    assert not isinstance(chain, str)
+def _layers_above(model: nn.Module, first: str) -> nn.Sequential:
+    """The part of the network that follows its layer `first`."""
+    chain = module_chain(model)
     after = [name for name, _ in chain].index(first) + 1
     return nn.Sequential(*(module for _, module in chain[after:]))
 
 
-def _nearest(upper: nn.Module, values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """(k,) labels for which samples with first-layer `values` (k, m) send back what is nearest in direction to `seen`
-    (k, m), and that (k, m).
+def _nearest_labels(upper: nn.Module, values: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """(k,) the labels for which samples with first-layer `values` (k, m) send back what is nearest in direction to
+    `delta` (k, m), and what they send back (k, m).
 
-    One push of `seen` ranks all labels by inner products; what is sent back is computed for the first few of them, and
-    for all only where none of those fits.
+    Inner products rank all labels at the cost of one product with the Jacobian; what is sent back is computed for the
+    first few labels, and for all of them only where none of those fits.
     """
-    logits, pushed = _pushed(upper, values, seen)
-    wrong = _wrong(logits)
-    likely = ((wrong * pushed[:, None]).sum(2) / wrong.norm(dim=2).clamp_min(1e-300)).argsort(1, descending=True)
-    labels, nearest = _best_of(upper, values, seen, wrong, likely[:, :SHORTLIST])
-    for index in (_apart(nearest, seen) > FITS).nonzero().flatten().tolist():
+    logits, changes = _logits_and_change(upper, values, delta)
+    logit_gradients = _logit_gradients(logits)
+    likely = ((logit_gradients * changes[:, None]).sum(2) / logit_gradients.norm(dim=2).clamp_min(1e-300)).argsort(
+        1, descending=True
+    )
+    labels, nearest = _best_of(upper, values, delta, logit_gradients, likely[:, :SHORTLIST])
+    for index in (_unit_distance(nearest, delta) > FITS).nonzero().flatten().tolist():
         one = slice(index, index + 1)  # all labels of all samples might not fit into memory
-        labels[one], nearest[one] = _best_of(upper, values[one], seen[one], wrong[one], likely[one])
+        labels[one], nearest[one] = _best_of(upper, values[one], delta[one], logit_gradients[one], likely[one])
     return labels, nearest
 
 
-def _best_of(upper: nn.Module, values: Tensor, seen: Tensor, wrong: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _best_of(
+    upper: nn.Module, values: Tensor, delta: Tensor, logit_gradients: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
     """The best of some `labels` (k, few) for each sample, and what it sends back."""
     few = labels.shape[1]
-    chosen = wrong.take_along_dim(labels[:, :, None], 1).flatten(0, 1)
+    chosen = logit_gradients.take_along_dim(labels[:, :, None], 1).flatten(0, 1)
     with torch.enable_grad():
         start = values.detach().repeat_interleave(few, 0).requires_grad_()
         (sent,) = torch.autograd.grad((upper(start.clone()) * chosen).sum(), [start])
     sent = sent.reshape(len(values), few, -1)
-    best = ((sent * seen[:, None]).sum(2) / sent.norm(dim=2).clamp_min(1e-300)).argmax(1)
+    best = ((sent * delta[:, None]).sum(2) / sent.norm(dim=2).clamp_min(1e-300)).argmax(1)
     rows = torch.arange(len(best))
     return labels[rows, best], sent[rows, best]
 
 
-def _pushed(upper: nn.Module, values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """(k, logits) the logits, and the Jacobian times `seen`: the pull is linear in what it pulls, so it has a slope."""
+def _logits_and_change(upper: nn.Module, values: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """(k, logits) the logits, and how they change along `delta` (k, m).
+
+    Reverse mode gives the transposed Jacobian times a vector u; it is linear in u, and its derivative by u is the
+    Jacobian times `delta`.
+    """
     with torch.enable_grad():
         start = values.detach().clone().requires_grad_()
         logits = upper(start.clone())
         dual = torch.zeros_like(logits, requires_grad=True)
-        (pull,) = torch.autograd.grad((logits * dual).sum(), [start], create_graph=True)
-        (pushed,) = torch.autograd.grad((pull * seen).sum(), [dual])
-    return logits.detach(), pushed
+        (back,) = torch.autograd.grad((logits * dual).sum(), [start], create_graph=True)
+        (change,) = torch.autograd.grad((back * delta).sum(), [dual])
+    return logits.detach(), change
 
 
-def _wrong(logits: Tensor) -> Tensor:
-    """(k, labels, logits) the derivative of the loss by the logits (k, logits), for every label; one logit: two."""
+def _logit_gradients(logits: Tensor) -> Tensor:
+    """(k, labels, logits) the derivative of the loss by the logits (k, logits), for every label."""
     if logits.shape[1] == 1:
         return torch.sigmoid(logits)[:, :, None] - torch.tensor([[0.0], [1.0]]).to(logits)
     return logits.softmax(1)[:, None] - torch.eye(logits.shape[1]).to(logits)
 
 
-def _apart(sent: Tensor, seen: Tensor) -> Tensor:
-    """(k,) distance of unit vectors: more digits than their cosine has near 1."""
-    return (_unit(sent) - _unit(seen)).square().sum(1).sqrt()
+def _unit_distance(sent: Tensor, delta: Tensor) -> Tensor:
+    """(k,) distance of both as unit vectors, which has more digits near zero than one minus their cosine."""
+    return (_unit(sent) - _unit(delta)).square().sum(1).sqrt()
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -141,16 +151,16 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def copies(certificate: Certificate, samples: int) -> Tensor:
-    """(k,) how often each sample was in the batch: a sample that is there twice sends twice as much.
+    """(k,) how often each sample was in the batch, since one that is there twice sends twice as much.
 
-    Ones where that does not add up to `samples`.
+    All ones where the numbers do not add up to `samples`.
     """
     times = (certificate.share / certificate.share.median()).round().clamp_min(1).long()
     return times if int(times.sum()) == samples else torch.ones_like(times)
 
 
 def mismatch_up_to_scale(
-    gradients: Gradients, observed: Sequence[Tensor], x: Tensor, targets: Tensor
+    gradients: GradientFunction, observed: Sequence[Tensor], x: Tensor, targets: Tensor
 ) -> tuple[float, float]:
     """The share of the observed gradient that a batch x (B, *shape) leaves unexplained, and the scale it fits best.
 

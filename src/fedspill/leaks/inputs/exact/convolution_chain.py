@@ -17,28 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.leaks.inputs.exact.deconvolve import layer_input
-from fedspill.leaks.inputs.exact.leading_layers import chain_of
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.deconvolve import convolution_input
+from fedspill.leaks.inputs.exact.leading_layers import module_chain
 
 MOST_UNKNOWNS = 4_096  # values of a layer's input; a solve that does not converge is dense
 
 # An activation's output to its input, the slope there, and where the input is known at all.
-Inverse: TypeAlias = tuple[Tensor, Tensor, Tensor]
+InvertedActivation: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
-def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor | str:
-    """The sample (*shape) behind the gradient of a batch of one, or why it cannot be solved for; all in float64."""
-    chain = chain_of(model)
-    if isinstance(chain, str):
-        return chain
-    top = linear_input(chain, gradients)
-    if isinstance(top, str):
-        return top
-    linear, known, sent = top
+def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    """The sample (*shape) behind the gradient of a batch of one, in float64; CannotRecover where there is none."""
+    chain = module_chain(model)
+    linear, known, sent = linear_input(chain, gradients)
     shapes = _input_shapes([module for _, module in chain[:linear]], shape)
-    if isinstance(shapes, str):
-        return shapes
-    above: Inverse | None = None
+    above: InvertedActivation | None = None
     for index in reversed(range(linear)):
         name, module = chain[index]
         if isinstance(module, nn.Flatten | nn.Identity | nn.Dropout):
@@ -47,31 +41,26 @@ def single_sample(model: nn.Module, gradients: Mapping[str, Tensor], shape: tupl
             below = shapes[index]
             z, slope, where = above or _as_is(known)
             delta = sent.reshape(slope.shape) * slope
-            known = layer_input(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
+            known = convolution_input(module, z, slope, where, delta, gradients[f"{name}.weight"].double(), below)
             sent = _send_back(module, below, delta.reshape(1, *shapes[index + 1]))
             above = None
         else:
-            before = inverse(module, known)
-            if isinstance(before, str):
-                return before
-            above = before
+            above = invert_activation(module, known)
     return known.reshape(shape)
 
 
-def linear_input(
-    chain: list[tuple[str, nn.Module]], gradients: Mapping[str, Tensor]
-) -> tuple[int, Tensor, Tensor] | str:
-    """Where the first linear layer is, what it was fed, and what it sends back, both (features,); or why not."""
+def linear_input(chain: list[tuple[str, nn.Module]], gradients: Mapping[str, Tensor]) -> tuple[int, Tensor, Tensor]:
+    """Where the first linear layer is, what it was fed, and what it sends back, both (features,)."""
     linear = next((index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)), None)
     if linear is None:
-        return "the network has no linear layer to start from"
+        raise CannotRecover("the network has no linear layer to start from")
     name, top = chain[linear]
     assert isinstance(top, nn.Linear)
     if top.bias is None:
-        return "the first linear layer has no bias, whose gradient would give its input"
+        raise CannotRecover("the first linear layer has no bias, whose gradient would give its input")
     weight, bias = gradients[f"{name}.weight"].double(), gradients[f"{name}.bias"].double()
     if not float(bias.norm()) > 0:
-        return f"the bias gradient of {name!r} is zero"
+        raise CannotRecover(f"the bias gradient of {name!r} is zero")
     return linear, (bias @ weight) / (bias @ bias), top.weight.detach().double().T @ bias
 
 
@@ -85,31 +74,33 @@ def _send_back(layer: nn.Conv2d, shape: tuple[int, ...], delta: Tensor) -> Tenso
     return sent[0]
 
 
-def _as_is(known: Tensor) -> Inverse:
+def _as_is(known: Tensor) -> InvertedActivation:
     return known, torch.ones_like(known), torch.ones_like(known, dtype=torch.bool)
 
 
-def _input_shapes(modules: list[nn.Module], shape: tuple[int, ...]) -> list[tuple[int, ...]] | str:
-    """What each module is fed, and what the last one gives; or the module that cannot be inverted."""
+def _input_shapes(modules: list[nn.Module], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """What each module is fed, and what the last one gives; CannotRecover names one that cannot be inverted."""
     shapes, x = [tuple(shape)], torch.zeros(1, *shape, dtype=torch.float64)
     for module in modules:
         if isinstance(module, nn.Conv2d):
             plain = module.groups == 1 and module.dilation == (1, 1) and module.padding_mode == "zeros"
             if not plain or isinstance(module.padding, str) or x.ndim != 4:
-                return "a convolution with groups, dilation or padding other than zeros is not solved for"
+                raise CannotRecover("a convolution with groups, dilation or padding other than zeros is not solved for")
             if x[0].numel() > MOST_UNKNOWNS:
-                return f"a layer has {x[0].numel():,} inputs, more than the {MOST_UNKNOWNS:,} that are solved for"
+                raise CannotRecover(
+                    f"a layer has {x[0].numel():,} inputs, more than the {MOST_UNKNOWNS:,} that are solved for"
+                )
             kernel = module.weight.detach().double()
             x = functional.conv2d(x, kernel, None, module.stride, module.padding)
         elif isinstance(module, nn.Flatten):
             x = x.flatten(1)
         elif not isinstance(module, nn.Identity | nn.Dropout | nn.Sigmoid | nn.Tanh | nn.ReLU | nn.LeakyReLU):
-            return f"{type(module).__name__} cannot be inverted"
+            raise CannotRecover(f"{type(module).__name__} cannot be inverted")
         shapes.append(tuple(x.shape[1:]))
     return shapes
 
 
-def inverse(module: nn.Module, a: Tensor, doubt: float = 0.0) -> Inverse | str:
+def invert_activation(module: nn.Module, a: Tensor, doubt: float = 0.0) -> InvertedActivation:
     """Values before the activation, its slope there, and where both are known; a value up to `doubt` may be noise."""
     everywhere = torch.ones_like(a, dtype=torch.bool)
     if isinstance(module, nn.Sigmoid):
@@ -124,4 +115,4 @@ def inverse(module: nn.Module, a: Tensor, doubt: float = 0.0) -> Inverse | str:
     if isinstance(module, nn.ReLU):
         on = a > max(1e-6 * float(a.abs().max()), doubt)
         return a, on.to(a), on
-    return f"{type(module).__name__} cannot be inverted"
+    raise CannotRecover(f"{type(module).__name__} cannot be inverted")

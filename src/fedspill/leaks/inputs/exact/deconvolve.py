@@ -4,8 +4,9 @@ With u the input, a the output before the activation and delta what is sent back
 
     conv(u; K) = a - b,         sum over places of delta(place) patch(u, place)^T = grad K.
 
-The second is the same matrix for every input channel. Alone each may be singular; together, with each value weighted as
-well as it is known, they were seen with condition numbers of a few hundred, where conjugate gradients need no matrix.
+The second is the same matrix for every input channel. Alone each may be singular; together, with each value weighted by
+how precisely it is known, their condition numbers were a few hundred in our runs, which conjugate gradients handle
+without forming a matrix.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor, nn
 from torch.nn import functional
 
-MOST_MOVES = 700  # of conjugate gradients: as dear as one dense solve of 3,072 values
-SOLVED = 3e-8  # relative slope of the squares: float32 gradients say little more
+MOST_ITERATIONS = 700  # of conjugate gradients; they take as long as one dense solve of 3,072 values
+SOLVED = 3e-8  # relative gradient of the squares; float32 gradients carry little more precision
 
 
 @dataclass(frozen=True, eq=False)
-class Systems:
+class ConvolutionSystems:
     """Both systems, their rows brought to mean norm 1, for an input of `channels` planes of s pixels."""
 
     channels: int
@@ -42,14 +43,14 @@ class Systems:
     def apply(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.forward @ u, self.backward @ u.reshape(self.channels, -1).T
 
-    def pull(self, values: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    def apply_transposed(self, values: np.ndarray, cells: np.ndarray) -> np.ndarray:
         """The transpose of `apply`."""
         both: np.ndarray = (self.backward.T @ cells).T.ravel()
         both += self.forward.T @ values
         return both
 
 
-def layer_input(
+def convolution_input(
     layer: nn.Conv2d, z: Tensor, slope: Tensor, where: Tensor, delta: Tensor, gradient: Tensor, shape: tuple[int, ...]
 ) -> Tensor:
     """(*shape) the input of a convolution with output z and kernel gradient `gradient`, in float64.
@@ -58,20 +59,20 @@ def layer_input(
     whether it is known at all.
     """
     systems = _systems(layer, z, slope * where, delta, gradient, shape)
-    found = _by_moves(systems)
-    return torch.from_numpy(_at_once(systems) if found is None else found).reshape(shape)
+    found = _conjugate_gradients(systems)
+    return torch.from_numpy(_dense_solve(systems) if found is None else found).reshape(shape)
 
 
-def _by_moves(systems: Systems) -> np.ndarray | None:
+def _conjugate_gradients(systems: ConvolutionSystems) -> np.ndarray | None:
     """(channels * s,) by conjugate gradients on the normal equations, scaled by their diagonal; None if not in time."""
     diagonal = systems.diagonal()
     scale = 1 / np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300))
     u = np.zeros_like(scale)
     values, cells = systems.right.copy(), systems.seen.copy()
-    slope = systems.pull(values, cells)
+    slope = systems.apply_transposed(values, cells)
     ahead = scale * slope
     size = first = float(slope @ ahead)
-    for _ in range(MOST_MOVES):
+    for _ in range(MOST_ITERATIONS):
         if not size > SOLVED**2 * first:
             return u if np.isfinite(size) else None
         moved = systems.apply(ahead)
@@ -79,13 +80,13 @@ def _by_moves(systems: Systems) -> np.ndarray | None:
         u += length * ahead
         values -= length * moved[0]
         cells -= length * moved[1]
-        slope = systems.pull(values, cells)
+        slope = systems.apply_transposed(values, cells)
         before, size = size, float(slope @ (scale * slope))
         ahead = scale * slope + (size / before) * ahead
     return None
 
 
-def _at_once(systems: Systems) -> np.ndarray:
+def _dense_solve(systems: ConvolutionSystems) -> np.ndarray:
     """(channels * s,) by a dense factor of the normal equations; two refinements undo what squaring loses."""
     normal = (systems.forward.T @ systems.forward).toarray()
     pixels = systems.backward.shape[1]
@@ -97,13 +98,13 @@ def _at_once(systems: Systems) -> np.ndarray:
     u = np.zeros(len(normal))
     for _ in range(3):
         values, cells = systems.apply(u)
-        u = u + cho_solve(factor, systems.pull(systems.right - values, systems.seen - cells))
+        u = u + cho_solve(factor, systems.apply_transposed(systems.right - values, systems.seen - cells))
     return u
 
 
 def _systems(
     layer: nn.Conv2d, z: Tensor, weight: Tensor, delta: Tensor, gradient: Tensor, shape: tuple[int, ...]
-) -> Systems:
+) -> ConvolutionSystems:
     channels, height, width = shape
     kernel = layer.weight.detach().double().flatten(1)
     count, size = len(kernel), channels * height * width
@@ -124,7 +125,7 @@ def _systems(
     seen = gradient.reshape(count, channels, cells).transpose(1, 2).reshape(count * cells, channels).numpy()
     norm = 1 / max(float(np.sqrt(forward.multiply(forward).sum(1)).mean()), 1e-300)
     other = 1 / max(float(np.sqrt(np.square(backward).sum(1)).mean()), 1e-300)
-    return Systems(channels, forward * norm, right.ravel() * norm, backward * other, seen * other)
+    return ConvolutionSystems(channels, forward * norm, right.ravel() * norm, backward * other, seen * other)
 
 
 def _patches(layer: nn.Conv2d, channels: int, height: int, width: int) -> np.ndarray:

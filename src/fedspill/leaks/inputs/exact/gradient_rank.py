@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CLEAR = 30.0  # ratio of neighbouring singular values that tells samples from rounding
+from fedspill.observe.random_sketch import random_sketch
+
+CLEAR = 30.0  # ratio of neighbouring singular values from which on the smaller one is rounding, not a sample
 
 
 @dataclass(frozen=True, eq=False)
-class Spectrum:
+class TruncatedSvd:
     """A truncated singular value decomposition; `tail` is the first value left out over the last one kept."""
 
     left: Tensor  # (m, r)
@@ -24,34 +26,34 @@ class Spectrum:
         return len(self.sizes)
 
 
-def spectrum_of(matrix: Tensor, told: int | None, rng: torch.Generator) -> Spectrum | None:
-    """The directions of a float64 matrix up to the widest gap in size, if that is clear, else as many as `told`.
+def truncated_svd(matrix: Tensor, expected: int | None, rng: torch.Generator) -> TruncatedSvd | None:
+    """The directions of a float64 matrix up to the widest gap in size, if that is clear, else as many as `expected`.
 
-    None where no gap is clear and nothing was told.
+    None where no gap is clear and no number is expected.
     """
     most = min(matrix.shape)
-    width = min(most, 16 if told is None else told + 8)
+    width = min(most, 16 if expected is None else expected + 8)
     while True:
-        left, sizes, right = _sketched(matrix, width, rng)
+        left, sizes, right = _randomised_svd(matrix, width, rng)
         rank = _widest_gap(sizes)
         clear = rank < len(sizes) and bool(sizes[rank - 1] > CLEAR * sizes[rank])
-        if told is not None or width == most or (clear and rank < width - 2):
+        if expected is not None or width == most or (clear and rank < width - 2):
             break
         width = min(2 * width, most)
-    if not clear and told is None:
+    if not clear and expected is None:
         return None
-    return _cut(left, sizes, right, rank if clear or told is None else min(told, most))
+    return _cut(left, sizes, right, rank if clear or expected is None else min(expected, most))
 
 
-def leading(matrix: Tensor, rank: int, rng: torch.Generator) -> Spectrum:
+def leading_directions(matrix: Tensor, rank: int, rng: torch.Generator) -> TruncatedSvd:
     """The `rank` largest directions."""
-    return _cut(*_sketched(matrix, min(*matrix.shape, rank + 8), rng), rank)
+    return _cut(*_randomised_svd(matrix, min(*matrix.shape, rank + 8), rng), rank)
 
 
-def _cut(left: Tensor, sizes: Tensor, right: Tensor, rank: int) -> Spectrum:
+def _cut(left: Tensor, sizes: Tensor, right: Tensor, rank: int) -> TruncatedSvd:
     last = float(sizes[rank - 1])
     tail = float(sizes[rank]) / last if rank < len(sizes) and last > 0 else 0.0
-    return Spectrum(left[:, :rank], sizes[:rank], right[:, :rank], tail)
+    return TruncatedSvd(left[:, :rank], sizes[:rank], right[:, :rank], tail)
 
 
 def _widest_gap(sizes: Tensor) -> int:
@@ -61,17 +63,16 @@ def _widest_gap(sizes: Tensor) -> int:
     return int((relative[:-1] / relative[1:]).argmax()) + 1
 
 
-def _sketched(matrix: Tensor, width: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _randomised_svd(matrix: Tensor, width: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Randomised singular value decomposition (Halko et al. 2011); exact at full width.
 
-    Every pass over the matrix multiplies the ratio by which the tail is fainter once more, so that three are enough
-    after a clear gap; else there are seven.
+    Every product with the matrix multiplies the ratio of noise to samples in the sketch by what it is in the matrix, so
+    that three products are enough where the gap is clear; else there are seven.
     """
     if width == min(matrix.shape):
         left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
         return left, sizes, right.T
-    start = torch.randn(matrix.shape[1], width, generator=rng, dtype=torch.float64).to(matrix.device)
-    image = matrix @ start
+    image = random_sketch(matrix, width, rng)
     for _ in range(3):
         rows = torch.linalg.qr((torch.linalg.qr(image)[0].T @ matrix).T)[0]
         image = matrix @ rows

@@ -17,21 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.leaks.inputs.exact.convolution_chain import Inverse, inverse, linear_input
-from fedspill.leaks.inputs.exact.leading_layers import chain_of
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.convolution_chain import invert_activation, linear_input
+from fedspill.leaks.inputs.exact.leading_layers import module_chain
 from fedspill.leaks.inputs.search.objectives import SquaredDistance
 from fedspill.leaks.inputs.search.optimizers import Lbfgs
 from fedspill.leaks.inputs.search.search import Recipe, reconstruct
 
-FAINT = 1e-5  # of the strongest direction of delta: beyond it float32 gradients say nothing
-SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30), 400, start="zero", enough=1e-10)
-# Steps without a line search are three times as cheap, and now and then run off: then the guarded ones take over.
-GUARDED = replace(SEARCH, optimizer=Lbfgs(history=30, line_search=True))
+FAINT = 1e-5  # directions of delta weaker than this share of the strongest are rounding of float32 gradients
+PLAIN_SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30), 400, start="zero", enough=1e-10)
+# Steps without a line search take a third of the time but sometimes diverge; then the search with one is run.
+GUARDED_SEARCH = replace(PLAIN_SEARCH, optimizer=Lbfgs(history=30, line_search=True))
 SOLVED = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class KnownFeatures:
     """What the network makes of the sample, as far as it is known: a function of inputs (R, 1, *shape), its values."""
 
     of: Callable[[Tensor], list[Tensor]]
@@ -39,44 +40,38 @@ class Features:
     noise: float  # relative
 
 
-def sample_by_features(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor | str:
-    """The sample (*shape) in float64 whose features are those seen, as near as the search comes; or why none can be."""
+def sample_by_features(model: nn.Module, gradients: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    """The sample (*shape) in float64 whose features are those seen, as near as the search comes."""
     known = known_features(model, gradients)
-    if isinstance(known, str):
-        return known
-    nothing = torch.ones(1, 1)  # labels play no part
+    no_labels = torch.ones(1, 1)  # the features do not depend on labels, but the search wants targets
     tries = []
-    for recipe in (SEARCH, GUARDED):
+    for recipe in (PLAIN_SEARCH, GUARDED_SEARCH):
         rng = torch.Generator().manual_seed(0)
         tries.append(
-            reconstruct(recipe, lambda x, _: known.of(x), known.seen, (1, *shape), 1, rng=rng, targets=nothing)
+            reconstruct(recipe, lambda x, _: known.of(x), known.seen, (1, *shape), 1, rng=rng, targets=no_labels)
         )
         if float(tries[-1].loss) < max(SOLVED, 100 * known.noise**2):
             break
     return min(tries, key=lambda found: float(found.loss)).x[0, 0].double()
 
 
-def known_features(model: nn.Module, gradients: Mapping[str, Tensor]) -> Features | str:
-    """The input of the first linear layer, and that of the convolution below it in the directions of its delta."""
-    chain = chain_of(copy.deepcopy(model))
-    if isinstance(chain, str):
-        return chain
-    top = linear_input(chain, gradients)
-    if isinstance(top, str):
-        return top
-    linear, fed, sent = top
+def known_features(model: nn.Module, gradients: Mapping[str, Tensor]) -> KnownFeatures:
+    """The input of the first linear layer, and that of the convolution below it in the directions of its delta.
+
+    Raises CannotRecover where the network does not give them.
+    """
+    chain = module_chain(copy.deepcopy(model))
+    linear, fed, sent = linear_input(chain, gradients)
     at = max((i for i, (_, module) in enumerate(chain[:linear]) if isinstance(module, nn.Conv2d)), default=None)
     if at is None:
-        return "there is no convolution below the first linear layer"
+        raise CannotRecover("there is no convolution below the first linear layer")
     noise = _noise(gradients[f"{chain[linear][0]}.weight"].double())
     slope = _slope([module for _, module in chain[at + 1 : linear]], fed, noise)
-    if isinstance(slope, str):
-        return slope
     name, layer = chain[at]
     assert isinstance(layer, nn.Conv2d)
     padding = layer.padding
     if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(padding, str):
-        return "a convolution with groups, or padding other than zeros, is not solved for"
+        raise CannotRecover("a convolution with groups, or padding other than zeros, is not solved for")
     delta = (sent * slope).reshape(layer.out_channels, -1)
     left, sizes, right = torch.linalg.svd(delta, full_matrices=False)
     rank = int((sizes > max(FAINT, 10 * noise) * sizes[0]).sum()) if float(sizes[0]) > 0 else 0
@@ -91,7 +86,7 @@ def known_features(model: nn.Module, gradients: Mapping[str, Tensor]) -> Feature
         cut = functional.unfold(u, layer.kernel_size, layer.dilation, padding, layer.stride)
         return [directions @ cut.transpose(1, 2), above(u).flatten(1)]
 
-    return Features(of, [patches, fed.float()], noise)
+    return KnownFeatures(of, [patches, fed.float()], noise)
 
 
 def _noise(gradient: Tensor) -> float:
@@ -100,12 +95,11 @@ def _noise(gradient: Tensor) -> float:
     return float(sizes[1] / sizes[0]) if len(sizes) > 1 and float(sizes[0]) > 0 else 0.0
 
 
-def _slope(modules: list[nn.Module], fed: Tensor, noise: float) -> Tensor | str:
+def _slope(modules: list[nn.Module], fed: Tensor, noise: float) -> Tensor:
     """The slope of the activation whose output is `fed`, all of these modules taken together."""
     active = [module for module in modules if not isinstance(module, nn.Flatten | nn.Identity | nn.Dropout)]
     if len(active) > 1:
-        return "more than one activation lies between the last convolution and the first linear layer"
+        raise CannotRecover("more than one activation lies between the last convolution and the first linear layer")
     if not active:
         return torch.ones_like(fed)
-    found: Inverse | str = inverse(active[0], fed, 4 * noise * float(fed.square().mean().sqrt()))
-    return found if isinstance(found, str) else found[1]
+    return invert_activation(active[0], fed, 4 * noise * float(fed.square().mean().sqrt()))[1]

@@ -1,10 +1,11 @@
-"""Which exact route a case allows, decided by what is observed, and its answer with a certificate for each sample."""
+"""Exact recovery of one attacked message: the route that its network allows, and a certificate for each sample."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import (
     certify,
     copies,
@@ -13,132 +14,159 @@ from fedspill.leaks.inputs.exact.certificate import (
     scales_without_bias,
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
-from fedspill.leaks.inputs.exact.leading_layers import Pair, leading_pair
-from fedspill.leaks.inputs.exact.local_steps import seen_in, walk
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, leading_pair
+from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
 from fedspill.leaks.inputs.exact.match_features import sample_by_features
-from fedspill.leaks.inputs.exact.two_linear_layers import Effort, recover
-from fedspill.leaks.inputs.observed_gradients import Answer, Case
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.search import one_hot
 
-# A sample is vouched for when the network sends back for it what was peeled off, to this sine of the angle.
+# A sample is certified when what the network sends back for it is this near to the delta that was solved for with it.
 CERTAIN = 0.02
-# For one sample, routes and the share of its whole gradient that may be left unexplained. Small shares are no proof for
-# saturated units, whose layers are solved; rectifiers that sit on their kink leave more than that of a perfect sample.
+# The routes for one sample, each with the share of the whole gradient that a certified sample may leave unexplained.
+# Solving layer by layer needs the lower bound, since saturated units hide errors of the sample. Matching features needs
+# the higher one, since a rectifier whose input is near zero may switch and then even a perfect sample leaves more.
 ROUTES = ((single_sample, 1e-3), (sample_by_features, 1e-2))
 
 
-def exact_answer(
-    case: Case, shape: tuple[int, ...] | None, classes: int, effort: Effort, rng: torch.Generator
-) -> Answer:
-    """Exact recovery where the network and the number of samples allow it; else why not."""
-    if case.samples == 1 and case.steps == 1:
-        return _single(case, shape, classes)
-    pair = leading_pair(case.model)
-    if isinstance(pair, str):
-        return Answer.none(f"exact recovery of {_plural(case)} does not apply: {pair}", tried=False)
-    reason = _too_many(case, pair)
-    if reason:
-        return Answer.none(f"exact recovery does not apply: {reason}", tried=False)
-    if case.steps == 1:
-        return _batch(case, pair, shape, effort, rng)
-    return _steps(case, pair, shape, classes, effort, rng)
+def recover_exactly(
+    attacked: AttackedMessage,
+    shape: tuple[int, ...] | None,
+    classes: int,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    """Exact recovery where the network and the number of samples allow it; else the answer says why not."""
+    if attacked.samples == 1 and attacked.steps == 1:
+        return _single(attacked, shape, classes)
+    try:
+        pair = leading_pair(attacked.model)
+    except CannotRecover as refusal:
+        return RecoveredInputs.none(
+            f"exact recovery of {_plural(attacked)} does not apply: {refusal.problem}", tried=False
+        )
+    try:
+        _refuse_too_many(attacked, pair)
+    except CannotRecover as refusal:
+        return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
+    if attacked.steps == 1:
+        return _batch(attacked, pair, shape, effort, rng)
+    return _steps(attacked, pair, shape, classes, effort, rng)
 
 
-def _too_many(case: Case, pair: Pair) -> str:
-    """Why the layers cannot hold so many samples, or that their steps cannot be followed; empty if they can."""
+def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
+    """Raises CannotRecover where the layers cannot hold so many samples, or their steps cannot be followed."""
     units, features = pair.first.weight.shape
     room = min(units, features, len(pair.second.weight)) - 1
-    if case.samples > room:
-        return f"{case.samples} samples do not fit into the first two layers, which hold {room}"
-    if case.steps > 1 and (case.schedule.epochs > 1 or not case.plain):
-        return "local steps are followed only through one pass of plain SGD at a known learning rate"
-    return ""
+    if attacked.samples > room:
+        raise CannotRecover(f"{attacked.samples} samples do not fit into the first two layers, which hold {room}")
+    if attacked.steps > 1 and (attacked.schedule.epochs > 1 or not attacked.plain):
+        raise CannotRecover("local steps are followed only through one pass of plain SGD at a known learning rate")
 
 
-def _batch(case: Case, pair: Pair, shape: tuple[int, ...] | None, effort: Effort, rng: torch.Generator) -> Answer:
+def _batch(
+    attacked: AttackedMessage,
+    pair: LayerPair,
+    shape: tuple[int, ...] | None,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
     """All samples of one step."""
-    found = recover(pair, seen_in(case.gradients, pair), rng, case.samples, effort)
-    if isinstance(found, str):
-        return Answer.none(f"exact recovery does not apply: {found}", tried=False)
+    try:
+        found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, effort)
+    except CannotRecover as refusal:
+        return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if not len(found.x):
-        return Answer.none(
-            f"no sample is a root of the span condition: the search gave up on {_plural(case)}", tried=True
+        return RecoveredInputs.none(
+            f"no sample is a root of the span condition: the search gave up on {_plural(attacked)}", tried=True
         )
-    factors = scales_without_bias(case.model, pair, found.x, found.delta, case.samples)[:, None]
+    factors = scales_without_bias(attacked.model, pair, found.x, found.delta, attacked.samples)[:, None]
     x, delta = found.x * factors, found.delta / factors
     z = x @ pair.first.weight.T + (0 if pair.first.bias is None else pair.first.bias)
-    certificate = certify(case.model, pair.first.weight_name.rpartition(".")[0], z, delta)
+    certificate = certify(attacked.model, pair.first.weight_name.rpartition(".")[0], z, delta)
     certified = (certificate.error < CERTAIN) & (not is_scale_free(pair))
-    times = copies(certificate, case.samples)
+    times = copies(certificate, attacked.samples)
     x, certified, labels = (part.repeat_interleave(times, 0) for part in (x, certified, certificate.labels))
     return _answer(x, certified, labels, shape)
 
 
 def _steps(
-    case: Case, pair: Pair, shape: tuple[int, ...] | None, classes: int, effort: Effort, rng: torch.Generator
-) -> Answer:
+    attacked: AttackedMessage,
+    pair: LayerPair,
+    shape: tuple[int, ...] | None,
+    classes: int,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
     """All samples of several local steps, one step after the other."""
-    assert case.lr is not None
+    assert attacked.lr is not None
     flat = shape or (pair.first.weight.shape[1],)
-    found = walk(case.model, pair, case.gradients, case.schedule.sizes(), case.lr, flat, classes, rng, effort)
-    if isinstance(found, str):
-        return Answer.none(found, tried=True)
+    try:
+        found = follow_local_steps(
+            attacked.model, pair, attacked.gradients, attacked.schedule.sizes(), attacked.lr, flat, classes, rng, effort
+        )
+    except CannotRecover as refusal:
+        return RecoveredInputs.none(refusal.problem, tried=True)
     return _answer(found.x, (found.error < CERTAIN) & (not is_scale_free(pair)), found.labels, shape)
 
 
-def _single(case: Case, shape: tuple[int, ...] | None, classes: int) -> Answer:
+def _single(attacked: AttackedMessage, shape: tuple[int, ...] | None, classes: int) -> RecoveredInputs:
     """One sample in closed form, by one linear solve for each layer, or by its features; certified by what it explains.
 
     The next route is tried while none explains the whole gradient.
     """
     if shape is None:
-        return Answer.none("the shape of an input is not known", tried=False)
+        return RecoveredInputs.none("the shape of an input is not known", tried=False)
     reasons: list[str] = []
     best: tuple[float, Tensor, int, bool] | None = None
-    model = case.as_run
-    for route, bar in ROUTES:
-        found = route(model, case.gradients, shape)
-        if isinstance(found, str):
-            reasons.append(found)
-        elif not bool(torch.isfinite(found).all()):
+    model = attacked.as_client_ran
+    for route, most_unexplained in ROUTES:
+        try:
+            found = route(model, attacked.gradients, shape)
+        except CannotRecover as refusal:
+            reasons.append(refusal.problem)
+            continue
+        if not bool(torch.isfinite(found).all()):
             reasons.append("the layers' equations have no finite solution")
-        else:
-            found = case.in_contrast(found[None])[0]
-            label, missed = _best_label(case, model, found, classes)
-            certain = missed < bar and case.can_vouch(found[None])
-            if best is None or missed < best[0]:
-                best = (missed, found, label, certain)
-            if certain:
-                break
+            continue
+        found = attacked.in_known_contrast(found[None])[0]
+        label, missed = _best_label(attacked, model, found, classes)
+        certain = missed < most_unexplained and attacked.can_vouch(found[None])
+        if best is None or missed < best[0]:
+            best = (missed, found, label, certain)
+        if certain:
+            break
     if best is None:
-        return Answer.none(f"exact recovery of one sample does not apply: {reasons[0]}", tried=False)
+        return RecoveredInputs.none(f"exact recovery of one sample does not apply: {reasons[0]}", tried=False)
     missed, x, label, certain = best
     if missed > 0.5:
-        return Answer.none("the sample that solves the layers' equations does not explain the gradient", tried=True)
-    whole = case.unexplained(x[None], missed)
-    return Answer(x[None], torch.tensor([certain]), torch.tensor([label]), unexplained=whole)
+        return RecoveredInputs.none(
+            "the sample that solves the layers' equations does not explain the gradient", tried=True
+        )
+    whole = attacked.unexplained(x[None], missed)
+    return RecoveredInputs(x[None], torch.tensor([certain]), torch.tensor([label]), unexplained=whole)
 
 
-def _best_label(case: Case, model: nn.Module, x: Tensor, classes: int) -> tuple[int, float]:
+def _best_label(attacked: AttackedMessage, model: nn.Module, x: Tensor, classes: int) -> tuple[int, float]:
     """The label that explains the gradient of one sample best, by the model as it was run, and what it leaves of it.
 
     A last bias has one negative entry, that of the label; without one all labels are tried.
     """
-    last = [name for name, module in case.model.named_modules() if isinstance(module, nn.Linear)][-1]
-    bias = case.gradients.get(f"{last}.bias")
+    last = [name for name, module in attacked.model.named_modules() if isinstance(module, nn.Linear)][-1]
+    bias = attacked.gradients.get(f"{last}.bias")
     labels = range(classes) if bias is None or len(bias) != classes else [int(bias.argmin())]
-    return min(((label, _mismatch(case, model, x, label, classes)) for label in labels), key=lambda pair: pair[1])
+    return min(((label, _mismatch(attacked, model, x, label, classes)) for label in labels), key=lambda pair: pair[1])
 
 
-def _mismatch(case: Case, model: nn.Module, x: Tensor, label: int, classes: int) -> float:
+def _mismatch(attacked: AttackedMessage, model: nn.Module, x: Tensor, label: int, classes: int) -> float:
     targets = one_hot(torch.tensor([label]), classes)
-    return mismatch_up_to_scale(gradients_of(model), case.observed, x[None], targets)[0]
+    return mismatch_up_to_scale(gradients_of(model), attacked.gradient_list, x[None], targets)[0]
 
 
-def _answer(x: Tensor, certified: Tensor, labels: Tensor, shape: tuple[int, ...] | None) -> Answer:
-    return Answer(x.reshape(len(x), *(shape or x.shape[1:])), certified, labels)
+def _answer(x: Tensor, certified: Tensor, labels: Tensor, shape: tuple[int, ...] | None) -> RecoveredInputs:
+    return RecoveredInputs(x.reshape(len(x), *(shape or x.shape[1:])), certified, labels)
 
 
-def _plural(case: Case) -> str:
-    return f"{case.samples} sample{'s' if case.samples > 1 else ''}"
+def _plural(attacked: AttackedMessage) -> str:
+    return f"{attacked.samples} sample{'s' if attacked.samples > 1 else ''}"

@@ -1,4 +1,4 @@
-"""The root condition of single samples, and the search for all of its roots.
+"""The span condition, which every single sample of a batch fulfils, and the search for all of its roots.
 
 A sample is x = V q with V (d, B) the row space of the first layer's gradient. What the second layer was fed for it lies
 in the row space V2 (m, r) of the second layer's gradient, so every true q is a root of
@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.exact.between_layers import Between, Elementwise
+from fedspill.leaks.inputs.exact.between_layers import Elementwise, MapBetweenLayers
 
-DEFLATION = 20.0  # distance, in units of inputs, within which a known root repels the search
+DEFLATION = 20.0  # distance, in units of inputs, within which the search is kept away from a known root
 ALIKE = 3e-2  # roots nearer than this share of their norm are one
 
 
 @dataclass(frozen=True, eq=False)
-class SpanProblem:
+class SpanCondition:
     """The condition in free coordinates y: q = particular + free y, where the bias equation holds for every y."""
 
-    between: Between
-    outside: Tensor  # V2 (m, r), orthonormal
+    between: MapBetweenLayers
+    row_space: Tensor  # V2 (m, r), orthonormal
     particular: Tensor  # (B,)
     free: Tensor  # (B, n)
     slope: Tensor  # W1 V free (m, n)
@@ -35,28 +35,37 @@ class SpanProblem:
     power: float  # of the activations' norm by which the residual is divided
 
     @staticmethod
-    def of(seen: Tensor, bias: Tensor | None, between: Between, outside: Tensor, unit: Tensor | None) -> SpanProblem:
-        """`seen` W1 V (m, B), `outside` V2 (m, r), `unit` c (B,) with q . c = 1 or None."""
-        size = seen.shape[1]
-        if unit is None:
-            particular, free = seen.new_zeros(size), torch.eye(size, dtype=seen.dtype, device=seen.device)
+    def of(
+        projected_weight: Tensor,
+        bias: Tensor | None,
+        between: MapBetweenLayers,
+        row_space: Tensor,
+        bias_equation: Tensor | None,
+    ) -> SpanCondition:
+        """`projected_weight` W1 V (m, B), `row_space` V2 (m, r), `bias_equation` c (B,) with q . c = 1 or None."""
+        size = projected_weight.shape[1]
+        if bias_equation is None:
+            particular, free = (
+                projected_weight.new_zeros(size),
+                torch.eye(size, dtype=projected_weight.dtype, device=projected_weight.device),
+            )
         else:
-            particular = unit / (unit @ unit)
-            free = torch.linalg.svd(unit[None], full_matrices=True)[2][1:].T.contiguous()
-        offset = seen @ particular + (0 if bias is None else bias)
-        power = _power(between, len(seen), seen)
-        return SpanProblem(between, outside, particular, free, seen @ free, offset, power)
+            particular = bias_equation / (bias_equation @ bias_equation)
+            free = torch.linalg.svd(bias_equation[None], full_matrices=True)[2][1:].T.contiguous()
+        offset = projected_weight @ particular + (0 if bias is None else bias)
+        power = _power(between, len(projected_weight), projected_weight)
+        return SpanCondition(between, row_space, particular, free, projected_weight @ free, offset, power)
 
-    def thinned(self, units: int, rng: torch.Generator) -> SpanProblem:
-        """The condition on some of the units, drawn at random: every root is still one, at a share of the cost.
+    def thinned(self, units: int, rng: torch.Generator) -> SpanCondition:
+        """The condition on some units, drawn at random: every root of the whole is one of it, at a share of the cost.
 
-        The whole where units are not independent of each other, or few.
+        Returns the whole condition where a unit depends on others (layer norm), or there are no more units than asked.
         """
         if not isinstance(self.between, Elementwise) or units >= len(self.offset):
             return self
         some = torch.randperm(len(self.offset), generator=rng)[:units].to(self.offset.device)
-        outside = torch.linalg.qr(self.outside[some])[0]
-        return replace(self, outside=outside, slope=self.slope[some], offset=self.offset[some])
+        row_space = torch.linalg.qr(self.row_space[some])[0]
+        return replace(self, row_space=row_space, slope=self.slope[some], offset=self.offset[some])
 
     def q(self, y: Tensor) -> Tensor:
         return self.particular + y @ self.free.T
@@ -67,12 +76,12 @@ class SpanProblem:
     def z(self, y: Tensor) -> Tensor:
         return y @ self.slope.T + self.offset
 
-    def values(self, y: Tensor) -> Values:
+    def values(self, y: Tensor) -> ConditionValues:
         """All that the search asks of points y (R, n)."""
         activations = self.between.value(self.z(y))
-        inner = activations @ self.outside
-        missed = (activations - inner @ self.outside.T).square().sum(1)
-        return Values(activations, inner, missed, activations.square().sum(1))
+        inner = activations @ self.row_space
+        missed = (activations - inner @ self.row_space.T).square().sum(1)
+        return ConditionValues(activations, inner, missed, activations.square().sum(1))
 
     def residual(self, q: Tensor) -> Tensor:
         """(R,) the share of a candidate's activations that the second layer's gradient does not hold."""
@@ -80,7 +89,7 @@ class SpanProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class ConditionValues:
     """The condition at R points."""
 
     activations: Tensor  # (R, m)
@@ -92,10 +101,10 @@ class Values:
     def residual(self) -> Tensor:
         return (self.missed / self.whole.clamp_min(1e-300)).sqrt()
 
-    def where(self, better: Tensor, other: Values) -> Values:
+    def where(self, better: Tensor, other: ConditionValues) -> ConditionValues:
         """`other` at the points where it is better."""
         row = better[:, None]
-        return Values(
+        return ConditionValues(
             torch.where(row, other.activations, self.activations),
             torch.where(row, other.inner, self.inner),
             torch.where(better, other.missed, self.missed),
@@ -104,26 +113,26 @@ class Values:
 
 
 def descend(
-    problem: SpanProblem, y: Tensor, iterations: int, repel: Tensor | None = None, *, weighted: bool = True
+    condition: SpanCondition, y: Tensor, iterations: int, repel: Tensor | None = None, *, weighted: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Levenberg-Marquardt from starts y (R, n) on eta |F|: the points reached and their relative residuals.
 
-    eta = |a|^-power times one pole for each known root in `repel` (k, B): without the first, samples of small norm
-    swallow all starts, and without the poles the same few samples are found again and again.
+    eta = |a|^-power times one pole for each known root in `repel` (k, B). Without the power nearly all starts end at
+    samples of small norm; without the poles the same few samples are found again and again.
     """
-    values = problem.values(y)
-    if problem.free.shape[1] == 0:  # one sample and its bias gradient: nothing is free
+    values = condition.values(y)
+    if condition.free.shape[1] == 0:  # one sample with a bias gradient has no free coordinate
         return y, values.residual
-    power = problem.power if weighted else 0.0
+    power = condition.power if weighted else 0.0
     damping = torch.full((len(y),), 1e-2, dtype=y.dtype, device=y.device)
-    goal = _goal(problem, y, values, repel, power)
+    goal = _goal(condition, y, values, repel, power)
     for _ in range(iterations):
-        jacobian = problem.between.push(problem.z(y), problem.slope)
-        within = torch.matmul(problem.outside.T, jacobian)
+        jacobian = condition.between.jacobian_times(condition.z(y), condition.slope)
+        within = torch.matmul(condition.row_space.T, jacobian)
         curvature = jacobian.transpose(1, 2) @ jacobian - within.transpose(1, 2) @ within
         growth = (jacobian.transpose(1, 2) @ values.activations[:, :, None])[:, :, 0]
         downhill = growth - (within.transpose(1, 2) @ values.inner[:, :, None])[:, :, 0]
-        pull = _pole_slopes(problem, y, repel) - power * growth / values.whole[:, None].clamp_min(1e-300)
+        pull = _pole_slopes(condition, y, repel) - power * growth / values.whole[:, None].clamp_min(1e-300)
         cross = downhill[:, :, None] * pull[:, None, :]
         squared = values.missed[:, None, None] * pull[:, :, None] * pull[:, None]
         curvature = curvature + cross + cross.transpose(1, 2) + squared
@@ -131,8 +140,8 @@ def descend(
         ridge = damping[:, None] * diagonal + 1e-13 * diagonal.amax(1, keepdim=True)
         uphill = downhill + values.missed[:, None] * pull
         tried = y - torch.linalg.solve_ex(curvature + torch.diag_embed(ridge), uphill)[0]
-        new_values = problem.values(tried)
-        new_goal = _goal(problem, tried, new_values, repel, power)
+        new_values = condition.values(tried)
+        new_goal = _goal(condition, tried, new_values, repel, power)
         better = (new_goal < goal) & new_goal.isfinite()
         gain = (goal - new_goal) / goal.clamp_min(1e-300)
         damping = torch.where(better, damping * 0.2, damping * 5).clamp(1e-10, 1e8)
@@ -146,7 +155,7 @@ def descend(
 
 
 def find_roots(
-    problem: SpanProblem,
+    condition: SpanCondition,
     wanted: int,
     *,
     scale: float,
@@ -157,25 +166,25 @@ def find_roots(
     iterations: int = 40,
 ) -> Tensor:
     """(k, B) distinct roots with relative residual below `tolerance`, at most `wanted`; several rounds of starts."""
-    size = len(problem.particular)
-    roots, dead = problem.particular.new_zeros(0, size), problem.particular.new_zeros(0, size)
+    size = len(condition.particular)
+    roots, dead = condition.particular.new_zeros(0, size), condition.particular.new_zeros(0, size)
     for _ in range(rounds):
         if len(roots) >= wanted:
             break
         q = torch.randn(starts, size, generator=rng, dtype=torch.float64).to(roots.device)
-        if len(roots):  # away from what is known
+        if len(roots):  # start at right angles to the known roots
             known = torch.linalg.qr(roots.T)[0]
             q = q - (q @ known) @ known.T
         q = q * scale / q.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        y, residual = descend(problem, problem.y(q), iterations, torch.cat([roots, dead]))
+        y, residual = descend(condition, condition.y(q), iterations, torch.cat([roots, dead]))
         near = residual < max(30 * tolerance, 0.02)
         if bool(near.any()):
-            y_near, residual_near = descend(problem, y[near], 12, weighted=False)
-            roots = _distinct(roots, problem.q(y_near), residual_near, tolerance)
+            y_near, residual_near = descend(condition, y[near], 12, weighted=False)
+            roots = _distinct(roots, condition.q(y_near), residual_near, tolerance)
         if not bool(near.all()):
-            stuck = problem.q(y[~near])
+            stuck = condition.q(y[~near])
             apart = _distinct(stuck[:0], stuck, torch.zeros(len(stuck)), 1.0)
-            if len(apart) < starts // 4:  # few places swallow the starts: keep away from them
+            if len(apart) < starts // 4:  # many starts ended in few false minima: keep away from those, too
                 dead = torch.cat([dead, apart])[-16:]
     return roots[:wanted]
 
@@ -191,36 +200,36 @@ def _distinct(known: Tensor, found: Tensor, residual: Tensor, tolerance: float) 
 
 
 def is_known(q: Tensor, known: Tensor) -> bool:
-    """Whether q (B,) is one of `known` (k, B), up to a factor: without a bias equation roots may come in rays."""
+    """Whether q (B,) is one of `known` (k, B), up to a factor: without a bias, multiples of a root may be roots."""
     if not len(known):
         return False
     onto = (known @ q) / q.square().sum().clamp_min(1e-300)
     return bool(((known - onto[:, None] * q).norm(dim=1) < ALIKE * known.norm(dim=1)).any())
 
 
-def _goal(problem: SpanProblem, y: Tensor, values: Values, repel: Tensor | None, power: float) -> Tensor:
+def _goal(condition: SpanCondition, y: Tensor, values: ConditionValues, repel: Tensor | None, power: float) -> Tensor:
     """(R,) eta^2 |F|^2."""
     goal = values.missed * values.whole.clamp_min(1e-300) ** -power
     if repel is None or not len(repel):
         return goal
-    square = (problem.q(y)[:, None] - repel).square().sum(2).clamp_min(1e-12)
+    square = (condition.q(y)[:, None] - repel).square().sum(2).clamp_min(1e-12)
     return goal * (1 + DEFLATION**2 / square).square().prod(1)
 
 
-def _pole_slopes(problem: SpanProblem, y: Tensor, repel: Tensor | None) -> Tensor:
+def _pole_slopes(condition: SpanCondition, y: Tensor, repel: Tensor | None) -> Tensor:
     """(R, n) the gradient of the logarithm of all poles."""
     if repel is None or not len(repel):
         return torch.zeros_like(y)
-    apart = problem.q(y)[:, None] - repel
+    apart = condition.q(y)[:, None] - repel
     square = apart.square().sum(2).clamp_min(1e-12)
     pole = DEFLATION**2 / square
-    return -(2 * (pole / (1 + pole) / square)[..., None] * apart).sum(1) @ problem.free
+    return -(2 * (pole / (1 + pole) / square)[..., None] * apart).sum(1) @ condition.free
 
 
-def _power(between: Between, width: int, like: Tensor) -> float:
+def _power(between: MapBetweenLayers, width: int, like: Tensor) -> float:
     """1 where activations grow with their input, as the residual then does; 1.5 where they are bounded.
 
-    More would let the search run off to infinity, where a bounded residual over a growing norm vanishes as well.
+    A higher power would let the search diverge, since a bounded residual over a growing norm also tends to zero.
     """
     z = torch.linspace(-3, 3, max(width, 2), dtype=like.dtype, device=like.device)[None, :width]
     near, far = between.value(z).norm(), between.value(100 * z).norm()

@@ -1,9 +1,10 @@
 """Exact recovery of a batch from the gradients of two leading linear layers, label-free, of unknown batch size.
 
 With G1 = D1 X and G2 = D2 A (sums over the batch), rank and row space of G1 say how many samples there are and where
-they lie. Roots of the span condition are samples. Each sample found is peeled off exactly: its delta1 lies in the
-column space of G1 and is the pull of its delta2, which lies in that of G2, so (s, t) is the null vector of
-[U1, -between'(z)^T W2^T U2]; its scale follows from s S1^-1 q = 1. What remains is a smaller problem of the same kind.
+they lie. Roots of the span condition (sample_roots.py) are samples. Each sample found is peeled off, that is, its share
+of both gradients is subtracted. That share is exact: its delta1 lies in the column space of G1 and is what its delta2,
+in the column space of G2, sends back, so (s, t) is the null vector of [U1, -between'(z)^T W2^T U2]; its scale follows
+from s S1^-1 q = 1. What remains is a smaller problem of the same kind.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.exact.gradient_rank import Spectrum, leading, spectrum_of
-from fedspill.leaks.inputs.exact.leading_layers import Pair
-from fedspill.leaks.inputs.exact.sample_roots import SpanProblem, descend, find_roots, is_known, usual_scale
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, truncated_svd
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair
+from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
 
 SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
 STARTS_EACH = 4  # for each sample that is sought, at most
-# Without noise a root is sought on part of the units only: equations enough to hold it, then polished on all of them.
+# Without noise the search uses some of the units, which are equations enough, and the root is then refined on all.
 CLEAN, FEWEST_UNITS, UNITS_EACH = 1e-4, 128, 16
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class PairGradients:
     """The gradients of the first two layers, float64."""
 
     first: Tensor  # G1 (m, d)
@@ -33,7 +35,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Effort:
+class RootSearchEffort:
     """How long the search goes on."""
 
     starts: int = 32
@@ -43,7 +45,7 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Recovered:
+class RecoveredBatch:
     """The samples found: fewer than `batch` where the search gave up."""
 
     batch: int  # the rank of the first layer's gradient
@@ -55,84 +57,86 @@ class Recovered:
 
 
 @dataclass(frozen=True, eq=False)
-class Basis:
+class GradientBases:
     """Both gradients in few dimensions."""
 
-    first: Spectrum
-    second: Spectrum
-    unit: Tensor | None  # c (B,) with q . c = 1 for every sample
-    pulled: Tensor  # W2^T U2 (m, r): what second-layer deltas send to the first, activation apart
+    first: TruncatedSvd
+    second: TruncatedSvd
+    bias_equation: Tensor | None  # c (B,) with q . c = 1 for every sample
+    sent_down: Tensor  # W2^T U2 (m, r): what second-layer deltas send to the first, without the map between
 
     @property
     def batch(self) -> int:
         return self.first.rank
 
 
-def basis_of(pair: Pair, seen: Observed, told: int | None, rng: torch.Generator) -> Basis | str:
-    """The dimensions that the samples span, or why they cannot be told; `told` is how many there are said to be.
+def gradient_bases(
+    pair: LayerPair, gradients: PairGradients, expected: int | None, rng: torch.Generator
+) -> GradientBases:
+    """The dimensions that the samples span; `expected` is how many there are said to be. Raises CannotRecover.
 
-    Fewer directions than samples are samples that occur twice; more are a lie about their number.
+    There are fewer directions than samples where a sample occurs twice, and more only where their number is wrong.
     """
-    first = spectrum_of(seen.first, told, rng)
+    first = truncated_svd(gradients.first, expected, rng)
     if first is None:
-        return "the first layer's gradient has no clear rank: noise, drift, or more samples than units"
-    if told is not None and first.rank > told:
-        return f"the gradient has {first.rank} directions, so it does not come from {told} samples in one step"
-    rows, columns = seen.first.shape
+        raise CannotRecover("the first layer's gradient has no clear rank: noise, drift, or more samples than units")
+    if expected is not None and first.rank > expected:
+        raise CannotRecover(
+            f"the gradient has {first.rank} directions, so it does not come from {expected} samples in one step"
+        )
+    rows, columns = gradients.first.shape
     if first.rank >= min(rows, columns):
-        return f"{first.rank} samples fill the first layer ({rows} units, {columns} inputs)"
-    if first.rank >= min(seen.second.shape) or not float(first.sizes[-1]) > 0:
-        return f"{first.rank} samples fill the second layer ({seen.second.shape[0]} units)"
-    second = leading(seen.second, first.rank, rng)
-    unit = None if seen.first_bias is None else (first.left.T @ seen.first_bias) / first.sizes
-    return Basis(first, second, unit, (second.left.T @ pair.second.weight).T)
+        raise CannotRecover(f"{first.rank} samples fill the first layer ({rows} units, {columns} inputs)")
+    if first.rank >= min(gradients.second.shape) or not float(first.sizes[-1]) > 0:
+        raise CannotRecover(f"{first.rank} samples fill the second layer ({gradients.second.shape[0]} units)")
+    second = leading_directions(gradients.second, first.rank, rng)
+    bias_equation = None if gradients.first_bias is None else (first.left.T @ gradients.first_bias) / first.sizes
+    return GradientBases(first, second, bias_equation, (second.left.T @ pair.second.weight).T)
 
 
-def recover(
-    pair: Pair,
-    seen: Observed,
+def recover_batch(
+    pair: LayerPair,
+    gradients: PairGradients,
     rng: torch.Generator,
     batch: int | None = None,
-    effort: Effort | None = None,
+    effort: RootSearchEffort | None = None,
     tolerance: float | None = None,
     enough: int | None = None,
-) -> Recovered | str:
-    """All samples that the search finds, or why there are none to be found.
+) -> RecoveredBatch:
+    """All samples that the search finds; raises CannotRecover where there are none to be found.
 
     With `enough` it stops at that many samples whose residual is no more than the noise explains.
     """
-    effort = effort or Effort()
-    basis = basis_of(pair, seen, batch, rng)
-    if isinstance(basis, str):
-        return basis
-    one, two = basis.first, basis.second
+    effort = effort or RootSearchEffort()
+    bases = gradient_bases(pair, gradients, batch, rng)
+    one, two = bases.first, bases.second
     if tolerance is None:
         tolerance = min(0.05, max(1e-3, 2 * (one.tail + two.tail)))
     tight = min(tolerance, 2 * (one.tail + two.tail) + 1e-6)
     layer, scale = pair.first, effort.scale or usual_scale(one.right.shape[0])
-    seen_inside = layer.weight @ one.right
-    whole = SpanProblem.of(seen_inside, layer.bias, pair.between, two.right, basis.unit)
+    projected_weight = layer.weight @ one.right
+    whole = SpanCondition.of(projected_weight, layer.bias, pair.between, two.right, bases.bias_equation)
     # The gradients in these few dimensions, from which samples are peeled.
     rest_first, rest_second = torch.diag(one.sizes), torch.diag(two.sizes)
-    rest_bias = None if seen.first_bias is None else one.left.T @ seen.first_bias
-    found, deltas = one.right.new_zeros(0, basis.batch), []
+    rest_bias = None if gradients.first_bias is None else one.left.T @ gradients.first_bias
+    found, deltas = one.right.new_zeros(0, bases.batch), []
     for peel in range(effort.peels):
         if peel == len(SCALES) and not len(found):
-            break  # no root from starts of any scale: it is not a matter of luck
-        left = basis.batch - len(found)
+            break  # starts of every scale found nothing, so more of them are not likely to
+        left = bases.batch - len(found)
         if left <= 0 or (enough and len(found) and int((whole.residual(found) < tight).sum()) >= enough):
             break
-        problem, back = whole, torch.eye(basis.batch, dtype=torch.float64, device=found.device)
+        condition, back = whole, torch.eye(bases.batch, dtype=torch.float64, device=found.device)
         if len(found):
             u, sizes, back_t = torch.linalg.svd(rest_first)
             back = back_t[:left].T
-            outside = two.right @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
-            unit = None if rest_bias is None else (u[:, :left].T @ rest_bias) / sizes[:left]
-            problem = SpanProblem.of(seen_inside @ back, layer.bias, pair.between, outside, unit)
+            row_space = two.right @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
+            bias_equation = None if rest_bias is None else (u[:, :left].T @ rest_bias) / sizes[:left]
+            condition = SpanCondition.of(projected_weight @ back, layer.bias, pair.between, row_space, bias_equation)
         if max(one.tail, two.tail) < CLEAN:
-            problem = problem.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
+            condition = condition.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
         roots = find_roots(
-            problem,
+            condition,
             left,
             scale=scale * SCALES[peel % len(SCALES)],
             tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
@@ -145,9 +149,9 @@ def recover(
         y, residual = descend(whole, whole.y(roots @ back.T), 8, weighted=False)
         for index in residual.argsort().tolist():
             q = whole.q(y[index])
-            if float(residual[index]) > tolerance or is_known(q, found) or len(found) == basis.batch:
+            if float(residual[index]) > tolerance or is_known(q, found) or len(found) == bases.batch:
                 continue
-            s, t, activation = backward_pair(pair, basis, q, whole.z(y[index]))
+            s, t, activation = deltas_of_sample(pair, bases, q, whole.z(y[index]))
             found = torch.cat([found, q[None]])
             deltas.append(one.left @ s)
             rest_first = rest_first - s[:, None] * q
@@ -155,16 +159,16 @@ def recover(
             rest_bias = None if rest_bias is None else rest_bias - s
     residual = whole.residual(found) if len(found) else found.new_zeros(0)
     delta = torch.stack(deltas) if deltas else found.new_zeros(0, len(layer.weight))
-    return Recovered(basis.batch, found @ one.right.T, residual, delta, tolerance, (one.tail, two.tail))
+    return RecoveredBatch(bases.batch, found @ one.right.T, residual, delta, tolerance, (one.tail, two.tail))
 
 
-def backward_pair(pair: Pair, basis: Basis, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def deltas_of_sample(pair: LayerPair, bases: GradientBases, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For a sample q (B,) with first-layer values z (m,): its delta1 and delta2 in the bases of the gradients' columns,
     and its activations (m,).
     """
-    one = basis.first
-    pulled = pair.between.pull(z, basis.pulled)
-    null = torch.linalg.svd(torch.cat([one.left, -pulled], 1), full_matrices=False)[2][-1]
+    one = bases.first
+    sent_down = pair.between.transposed_jacobian_times(z, bases.sent_down)
+    null = torch.linalg.svd(torch.cat([one.left, -sent_down], 1), full_matrices=False)[2][-1]
     s, t = null[: one.rank], null[one.rank :]
     scale = 1 / ((s / one.sizes) @ q)
     return scale * s, scale * t, pair.between.value(z[None])[0]

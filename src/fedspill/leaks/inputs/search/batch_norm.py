@@ -1,10 +1,10 @@
 """How a client's batch norms worked, by the batch's own statistics or by running ones, read off what it sent.
 
-A step in training mode moves a layer's buffers: running = (1 - m) running + m (statistics of the batch), its variance
-unbiased. So buffers that moved tell the mode, and for one step the statistics themselves. Where none did, the gradient
-of one step tells the mode: what its own batch normalises does not change with the size of a row of weights before it,
-hence each row's gradient is at right angles to the row. Nor does it change with the contrast of the batch: to that the
-gradient is blind, and the statistics are not.
+A step in training mode changes a layer's buffers: running = (1 - m) running + m (statistics of the batch), its variance
+unbiased. So changed buffers show the mode, and after one step the statistics themselves. Where no buffer changed, the
+gradient of one step shows the mode: a layer that normalises by its own batch undoes any scaling of a row of weights
+before it, so that each row's gradient is at right angles to the row. It undoes the contrast of the batch in the same
+way, which is why the gradient does not show that contrast, while the statistics do.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedspill.leaks.inputs.errors import UnsoundMessage
 from fedspill.leaks.inputs.search.priors import normalised
 from fedspill.training import Schedule
 
-RIGHT_ANGLE = 0.3  # between 1.4e-4 at most by the batch and .62 at least otherwise (docs/design/inversion.md)
+RIGHT_ANGLE = 0.3  # measured: at most 1.4e-4 in training mode, at least 0.62 otherwise (docs/design/inversion.md)
 NEGATIVE = 1e-3  # how far a variance may lie below zero, relative, and still be rounding
 
 Moments: TypeAlias = tuple[Tensor, Tensor]  # mean and variance (not unbiased) of each channel
@@ -31,17 +32,17 @@ Moments: TypeAlias = tuple[Tensor, Tensor]  # mean and variance (not unbiased) o
 @final
 @dataclass(frozen=True, eq=False)
 class BatchNorms:
-    """The layers, by name, that normalised by their batch's own statistics, and these where buffers tell them.
+    """The layers, by name, that normalised by their batch's own statistics, and these where buffers show them.
 
-    After several steps what is told is a mean over the steps, the last ones weighing most.
+    After several steps buffers show a mean over the steps, in which the last ones weigh most.
     """
 
     by_batch: frozenset[str] = frozenset()
     moments: Mapping[str, Moments] = field(default_factory=dict)
     note: str = ""  # what was not read, and why
 
-    def as_run(self, model: nn.Module) -> nn.Module:
-        """A copy whose batch norms work as the client's did; these keep no buffers, so that restarts can be stacked."""
+    def as_client_ran(self, model: nn.Module) -> nn.Module:
+        """A copy whose batch norms work as the client's did; they keep no buffers, so that vmap can stack restarts."""
         run = copy.deepcopy(model).eval()
         for name in self.by_batch:
             layer = run.get_submodule(name)
@@ -51,25 +52,25 @@ class BatchNorms:
         return run
 
     @torch.no_grad()
-    def told(self, model: nn.Module) -> nn.Module:
+    def with_batch_statistics(self, model: nn.Module) -> nn.Module:
         """A copy in evaluation mode with the batch's own statistics as running ones, where they are known."""
-        told = copy.deepcopy(model).eval()
+        filled = copy.deepcopy(model).eval()
         for name, (mean, variance) in self.moments.items():
-            layer = told.get_submodule(name)
+            layer = filled.get_submodule(name)
             assert isinstance(layer, _BatchNorm)
             assert layer.running_mean is not None
             assert layer.running_var is not None
             layer.running_mean.copy_(mean)
             layer.running_var.copy_(variance)
-        return told
+        return filled
 
     @torch.no_grad()
     def mismatch(self, model: nn.Module, x: Tensor) -> float:
         """The share of the known statistics that a batch x (B, *shape) leaves unexplained; infinite if none are."""
         apart, whole = 0.0, 0.0
-        told = self.told(model)
-        known = {told.get_submodule(name): moments for name, moments in self.moments.items()}
-        for layer, features in normalised(told, x):
+        filled = self.with_batch_statistics(model)
+        known = {filled.get_submodule(name): moments for name, moments in self.moments.items()}
+        for layer, features in normalised(filled, x):
             if layer in known:
                 values = features.transpose(0, 1).flatten(1)
                 own = values.mean(1), values.var(1, unbiased=False)
@@ -78,11 +79,11 @@ class BatchNorms:
         return float((apart / whole) ** 0.5) if whole > 0 else float("inf")
 
     @torch.no_grad()
-    def in_contrast(self, model: nn.Module, x: Tensor) -> Tensor:
-        """x (B, *shape) times the factor that gives the first layer known its variance; x itself where none is."""
-        told = self.told(model)
-        known = {told.get_submodule(name): variance for name, (_, variance) in self.moments.items()}
-        for layer, features in normalised(told, x):
+    def in_known_contrast(self, model: nn.Module, x: Tensor) -> Tensor:
+        """x (B, *shape) scaled so that the first layer with known statistics gets its variance; x if none is known."""
+        filled = self.with_batch_statistics(model)
+        known = {filled.get_submodule(name): variance for name, (_, variance) in self.moments.items()}
+        for layer, features in normalised(filled, x):
             if layer in known:
                 own = features.transpose(0, 1).flatten(1).var(1, unbiased=False)
                 return x * (known[layer].sum() / own.sum().clamp_min(1e-300)).sqrt()
@@ -96,32 +97,32 @@ def read_batch_norms(
     schedule: Schedule,
     shape: tuple[int, ...] | None,
     *,
-    counted: bool,
-) -> BatchNorms | str:
-    """What a message with tensors `sent` says of the batch norms of the `model` that was handed out; or why it lies.
+    steps_known: bool,
+) -> BatchNorms:
+    """What a message with tensors `sent` says of the batch norms of the `model` that was handed out.
 
-    `gradients` by parameter name. The mode alone is read without the `shape` of an input, or where nobody `counted` the
-    steps that the schedule assumes.
+    `gradients` by parameter name. Only the mode is read where the `shape` of an input is not known, or the number of
+    steps is only assumed (not `steps_known`). Raises UnsoundMessage where batch norm cannot have trained like that.
     """
-    layers = tracking(model)
+    layers = tracking_batch_norms(model)
     if not layers:
         return BatchNorms()
-    changes, note = _changes(layers, sent)
+    changes, note = _buffer_changes(layers, sent)
     moved = frozenset(name for name, parts in changes.items() if any(bool(part.any()) for part in parts))
     active = moved
     if not moved:
-        cosine = row_cosine(model, gradients) if schedule.steps == 1 else None
-        # Still buffers speak for evaluation; where there are none, training is what clients do.
+        cosine = weight_gradient_cosine(model, gradients) if schedule.steps == 1 else None
+        # Buffers that did not change mean evaluation mode; where none were sent, training mode is the usual one.
         by_batch = not changes if cosine is None else cosine < RIGHT_ANGLE
         active = frozenset(layers) if by_batch else frozenset()
     if not active or shape is None:
         return BatchNorms(active, note=note)
-    values = _values(model, shape)
+    values = _values_per_sample(model, shape)
     if min(schedule.sizes()) == 1 and any(values[name] == 1 for name in active & values.keys()):
-        return "says that a step had one sample, on which batch norm cannot train"
+        raise UnsoundMessage("says that a step had one sample, on which batch norm cannot train")
     moments: dict[str, Moments] = {}
-    for name in sorted(moved & values.keys()) if counted else ():
-        mean, variance = _moments(layers[name], changes[name], schedule.steps)
+    for name in sorted(moved & values.keys()) if steps_known else ():
+        mean, variance = _batch_moments(layers[name], changes[name], schedule.steps)
         if float(variance.min()) < -NEGATIVE * float(variance.abs().max()):
             return BatchNorms(active, note=f"buffers are not those of {schedule.steps} steps and were not read")
         many = values[name] * schedule.per_step
@@ -129,16 +130,16 @@ def read_batch_norms(
     return BatchNorms(active, moments, note)
 
 
-def tracking(model: nn.Module) -> dict[str, _BatchNorm]:
+def tracking_batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     """The batch norms that work otherwise in training than in evaluation."""
     named = {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
     return {name: m for name, m in named.items() if m.running_mean is not None and m.running_var is not None}
 
 
-def row_cosine(model: nn.Module, gradients: Mapping[str, Tensor]) -> float | None:
-    """Of rows of weights right before batch norms and their gradients, chance giving 1; None where there are none.
+def weight_gradient_cosine(model: nn.Module, gradients: Mapping[str, Tensor]) -> float | None:
+    """The cosine between rows of weights right before batch norms and their gradients, over that of random vectors.
 
-    The root of the mean square over a layer's rows, and of layers the median.
+    Root mean square over the rows of a layer, then the median over layers; None where there are no such layers.
     """
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
     cosines = []
@@ -155,8 +156,8 @@ def row_cosine(model: nn.Module, gradients: Mapping[str, Tensor]) -> float | Non
     return sorted(cosines)[len(cosines) // 2] if cosines else None
 
 
-def _changes(layers: Mapping[str, _BatchNorm], sent: Mapping[str, Tensor]) -> tuple[dict[str, Moments], str]:
-    """What was added to mean and variance of every layer; nothing where they were not sent or are unsound, and why."""
+def _buffer_changes(layers: Mapping[str, _BatchNorm], sent: Mapping[str, Tensor]) -> tuple[dict[str, Moments], str]:
+    """What was added to mean and variance of every layer; empty where they were not sent, or not sound, with a note."""
     changes: dict[str, Moments] = {}
     for name, layer in layers.items():
         if layer.momentum == 0:
@@ -173,8 +174,8 @@ def _changes(layers: Mapping[str, _BatchNorm], sent: Mapping[str, Tensor]) -> tu
     return changes, ""
 
 
-def _moments(layer: _BatchNorm, change: Moments, steps: int) -> Moments:
-    """What moves the buffers by that much in so many steps; the variance as torch tracks it, unbiased."""
+def _batch_moments(layer: _BatchNorm, change: Moments, steps: int) -> Moments:
+    """The statistics that change the buffers by that much in so many steps; the variance as torch has it, unbiased."""
     assert layer.running_mean is not None
     assert layer.running_var is not None
     before = 0 if layer.num_batches_tracked is None else int(layer.num_batches_tracked)
@@ -184,7 +185,7 @@ def _moments(layer: _BatchNorm, change: Moments, steps: int) -> Moments:
 
 
 @torch.no_grad()
-def _values(model: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
+def _values_per_sample(model: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
     """How many values of one sample each batch norm averages over, for those that run once."""
     names = {module: name for name, module in model.named_modules()}
     fed = normalised(model, torch.zeros(1, *shape, dtype=torch.float64))

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedspill.leaks.inputs.search.stacked_batch_norm import stackable
+from fedspill.leaks.inputs.search.stacked_batch_norm import with_explicit_batch_norm
 
 # Candidate inputs (R, B, *shape) and targets (R, B, classes) to the gradients they would give, differentiably.
-Gradients: TypeAlias = Callable[[Tensor, Tensor], list[Tensor]]
+GradientFunction: TypeAlias = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -28,13 +28,13 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * logits.log_softmax(-1)).sum(-1).mean()
 
 
-def gradients_of(model: nn.Module) -> Gradients:
+def gradients_of(model: nn.Module) -> GradientFunction:
     """The mean gradient over the batch (FedSGD) of every trained parameter, in the order of `named_parameters`.
 
     One restart goes through plain autograd, which costs a third less than vmap.
     """
     names, parameters = _trained(model)
-    loss_of = _loss(stackable(model))
+    loss_of = _loss(with_explicit_batch_norm(model))
 
     def by_vmap(x: Tensor, targets: Tensor) -> list[Tensor]:
         found = vmap(grad(loss_of), in_dims=(None, 0, 0))(dict(zip(names, parameters, strict=True)), x, targets)
@@ -47,13 +47,14 @@ def gradients_of(model: nn.Module) -> Gradients:
     return lambda x, targets: by_autograd(x, targets) if len(x) == 1 else by_vmap(x, targets)
 
 
-def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float) -> Gradients:
+def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float) -> GradientFunction:
     """The sum of step gradients of plain local SGD (FedAvg), which is minus the update over lr; `steps` cut the batch.
 
-    Unrolled: the candidate's own drift is part of what is matched. Several epochs are the same slices again.
+    The steps are unrolled, so that each is taken at the weights that the candidate's own earlier steps lead to. Several
+    epochs are the same slices again.
     """
     names, parameters = _trained(model)
-    loss = _loss(stackable(model))
+    loss = _loss(with_explicit_batch_norm(model))
 
     def one(start: dict[str, Tensor], x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         now = dict(start)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Objective(ABC):
+class GradientDistance(ABC):
     """A distance between gradient lists; candidate tensors (R, *parameter), observed ones (*parameter)."""
 
     @abstractmethod
@@ -21,7 +21,7 @@ class Objective(ABC):
 
 @final
 @dataclass(frozen=True)
-class SquaredDistance(Objective):
+class SquaredDistance(GradientDistance):
     """Sum of squared differences, as DLG (Zhu et al. 2019); `relative` divides by the observed squares."""
 
     relative: bool = False
@@ -39,10 +39,10 @@ class SquaredDistance(Objective):
 
 @final
 @dataclass(frozen=True)
-class TensorNorms(Objective):
+class TensorNorms(GradientDistance):
     """Sum over tensors of the norm of the difference, not squared, over that of what was observed (GradInversion 2021).
 
-    The last tensors to be explained pull as hard as the first: squares leave them to the end.
+    A tensor that is nearly explained still counts by its norm; squares would give it next to no weight.
     """
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
@@ -52,48 +52,37 @@ class TensorNorms(Objective):
 
 @final
 @dataclass(frozen=True)
-class CosineDistance(Objective):
+class CosineDistance(GradientDistance):
     """One minus the cosine of the angle between gradients, as Inverting Gradients (Geiping et al. 2020)."""
-
-    per_tensor: bool = False
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
         products = torch.stack([(g * seen).flatten(1).sum(1) for g, seen in zip(candidate, observed, strict=True)])
         own = torch.stack([_squares(g) for g in candidate])
         theirs = torch.stack([seen.square().sum() for seen in observed])[:, None]
-        if self.per_tensor:
-            return (1 - products / (own * theirs).clamp_min(1e-30).sqrt()).mean(0)
         return 1 - products.sum(0) / (own.sum(0) * theirs.sum(0)).clamp_min(1e-30).sqrt()
 
 
 @final
 @dataclass(frozen=True)
-class GaussianKernel(Objective):
+class GaussianKernel(GradientDistance):
     """Sum over tensors of Q * (1 - exp(-|difference|^2 / sigma^2)), as SAPAG (Wang et al. 2020).
 
     The kernel's width is the variance of the observed tensor, as CAFE's released code has it, or of all observed values
-    (`whole`), times `width`. `weighted`: the l-th tensor counts 1 / (l + 1).
+    (`whole`), times `width`.
     """
 
     whole: bool = False
-    weighted: bool = False
     per_entry: bool = False  # the mean square instead of the sum: the exponent is of order 1 for large tensors too
     width: float = 1.0
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
         everything = torch.cat([seen.flatten() for seen in observed]).var() if self.whole else None
         total = torch.zeros(len(candidate[0]), dtype=candidate[0].dtype, device=candidate[0].device)
-        for index, (g, seen) in enumerate(zip(candidate, observed, strict=True)):
-            spread = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
+        for g, seen in zip(candidate, observed, strict=True):
+            variance = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
             apart = _squares(g - seen) / (seen.numel() if self.per_entry else 1)
-            kernel = 1 - torch.exp(-apart / (self.width * spread).clamp_min(1e-30))
-            total = total + kernel / (index + 1 if self.weighted else 1)
+            total = total + (1 - torch.exp(-apart / (self.width * variance).clamp_min(1e-30)))
         return total
-
-
-def relative_mismatch(candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
-    """(R,) norm of the difference over that of what was observed: 0 explains all of it, 1 is no better than zero."""
-    return SquaredDistance(relative=True)(candidate, observed).clamp_min(0).sqrt()
 
 
 def _squares(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """How a search moves: Adam with or without signs, and L-BFGS, each for all restarts at once and each resumable.
 
-A search point is a table (R, n): one row for each restart. `Memory` is all that the next move depends on.
+A search point is a table (R, n): one row for each restart. `OptimizerState` is all that the next move depends on.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
+from fedspill.leaks.inputs.lbfgs_rules import SUFFICIENT_DECREASE, has_curvature
+
 # (R, n) to losses (R,) and their gradients (R, n)
 Evaluate: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class OptimizerState:
     """Where a search stands: tensors only, so that it can be written down and taken up again."""
 
-    at: Tensor  # (R, n)
+    points: Tensor  # (R, n)
     step: int = 0
     tensors: tuple[Tensor, ...] = ()  # the optimizer's own: moments, or past steps and gradient changes
 
 
-class Optimizer(ABC):
+class SearchOptimizer(ABC):
     """One way to move."""
 
     @abstractmethod
-    def move(self, memory: Memory, evaluate: Evaluate, rng: torch.Generator) -> tuple[Memory, Tensor]:
+    def move(self, state: OptimizerState, evaluate: Evaluate, rng: torch.Generator) -> tuple[OptimizerState, Tensor]:
         """One step from `memory`: where it leads, and the losses (R,) at the point it started from."""
 
 
 @final
 @dataclass(frozen=True)
-class Adam(Optimizer):
+class Adam(SearchOptimizer):
     """Adam; `signed` moves by the sign of the gradient, as Inverting Gradients.
 
     Schedules over `steps`: "steps" divides by ten after 3/8, 5/8 and 7/8, as Inverting Gradients; "cosine" after
@@ -52,20 +54,20 @@ class Adam(Optimizer):
     langevin: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
 
-    def move(self, memory: Memory, evaluate: Evaluate, rng: torch.Generator) -> tuple[Memory, Tensor]:
-        losses, slope = evaluate(memory.at)
-        first, second = memory.tensors or (torch.zeros_like(slope), torch.zeros_like(slope))
+    def move(self, state: OptimizerState, evaluate: Evaluate, rng: torch.Generator) -> tuple[OptimizerState, Tensor]:
+        losses, slope = evaluate(state.points)
+        first, second = state.tensors or (torch.zeros_like(slope), torch.zeros_like(slope))
         slope = slope.sign() if self.signed else slope
-        number = memory.step + 1
+        number = state.step + 1
         first = self.betas[0] * first + (1 - self.betas[0]) * slope
         second = self.betas[1] * second + (1 - self.betas[1]) * slope.square()
         move = (first / (1 - self.betas[0] ** number)) / ((second / (1 - self.betas[1] ** number)).sqrt() + 1e-8)
-        rate = self.rate(memory.step)
-        at = memory.at - rate * move
+        rate = self.rate(state.step)
+        at = state.points - rate * move
         if self.langevin:
             noise = torch.randn(at.shape, generator=rng, dtype=at.dtype).to(at.device)
             at = at + rate * self.langevin * noise
-        return Memory(at, number, (first, second)), losses
+        return OptimizerState(at, number, (first, second)), losses
 
     def rate(self, step: int) -> float:
         if self.schedule == "steps":
@@ -80,7 +82,7 @@ class Adam(Optimizer):
 
 @final
 @dataclass(frozen=True)
-class Lbfgs(Optimizer):
+class Lbfgs(SearchOptimizer):
     """L-BFGS with a history for each restart. Without a line search its steps are those of DLG's optimizer.
 
     `line_search` halves a restart's step until its loss falls enough; a restart that cannot fall stays where it is.
@@ -90,11 +92,11 @@ class Lbfgs(Optimizer):
     history: int = 100
     line_search: bool = False
 
-    def move(self, memory: Memory, evaluate: Evaluate, rng: torch.Generator) -> tuple[Memory, Tensor]:
-        if memory.tensors:
-            losses, slope, moves, changes = memory.tensors
+    def move(self, state: OptimizerState, evaluate: Evaluate, rng: torch.Generator) -> tuple[OptimizerState, Tensor]:
+        if state.tensors:
+            losses, slope, moves, changes = state.tensors
         else:
-            losses, slope = evaluate(memory.at)
+            losses, slope = evaluate(state.points)
             moves = changes = slope.new_zeros(0, *slope.shape)
         direction = _direction(slope, moves, changes)
         downhill = (direction * slope).sum(1, keepdim=True)
@@ -102,14 +104,14 @@ class Lbfgs(Optimizer):
         length = self.lr * torch.ones_like(slope[:, :1])
         if not len(moves):
             length = self.lr * (1 / slope.abs().sum(1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
-        at = memory.at + length * direction
+        at = state.points + length * direction
         after, new_slope = evaluate(at)
         if self.line_search:
             tried = (at, after, new_slope)
-            at, after, new_slope = _backtrack(memory.at, direction, length, losses, slope, evaluate, tried)
-        moves = torch.cat([moves, (at - memory.at)[None]])[-self.history :]
+            at, after, new_slope = _backtrack(state.points, direction, length, losses, slope, evaluate, tried)
+        moves = torch.cat([moves, (at - state.points)[None]])[-self.history :]
         changes = torch.cat([changes, (new_slope - slope)[None]])[-self.history :]
-        return Memory(at, memory.step + 1, (after, new_slope, moves, changes)), losses
+        return OptimizerState(at, state.step + 1, (after, new_slope, moves, changes)), losses
 
 
 def _backtrack(
@@ -123,7 +125,7 @@ def _backtrack(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Armijo's rule for each restart by itself, at most 12 halvings: the point, its losses and its slopes."""
     at, after, new_slope = tried
-    drop = 1e-4 * (direction * slope).sum(1)
+    drop = SUFFICIENT_DECREASE * (direction * slope).sum(1)
     for _ in range(12):
         high = ~(after <= losses + length[:, 0] * drop)
         if not bool(high.any()):
@@ -140,8 +142,7 @@ def _direction(slope: Tensor, moves: Tensor, changes: Tensor) -> Tensor:
     """(R, n) the two-loop recursion; pairs without positive curvature are passed over, restart by restart."""
     direction = -slope
     curvature = (moves * changes).sum(2)  # (k, R)
-    # Relative, since gradients of gradients may be tiny: with an absolute bound the search would stand still.
-    sound = curvature > 1e-10 * moves.norm(dim=2) * changes.norm(dim=2)
+    sound = has_curvature(curvature, moves, changes)
     weight = torch.where(sound, 1 / torch.where(sound, curvature, torch.ones_like(curvature)), 0.0)
     shares: list[Tensor] = []
     for k in reversed(range(len(moves))):
@@ -157,6 +158,6 @@ def _direction(slope: Tensor, moves: Tensor, changes: Tensor) -> Tensor:
     return direction
 
 
-def moved_to(memory: Memory, at: Tensor) -> Memory:
-    """The same memory at a point that a projection (the box) moved; what belongs to the old point is kept."""
-    return replace(memory, at=at)
+def moved_to(state: OptimizerState, at: Tensor) -> OptimizerState:
+    """The same state at a point that a projection (the box) moved; moments and history stay as they are."""
+    return replace(state, points=at)

@@ -9,6 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.total_variation import neighbour_differences
+
 
 class Prior(ABC):
     """A penalty on candidates x (R, B, *shape)."""
@@ -26,22 +28,8 @@ class TotalVariation(Prior):
     weight: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        down, across = (x[..., 1:, :] - x[..., :-1, :]).abs(), (x[..., 1:] - x[..., :-1]).abs()
-        return self.weight * (down.flatten(1).mean(1) + across.flatten(1).mean(1))
-
-
-@final
-@dataclass(frozen=True)
-class TruncatedVariation(Prior):
-    """CAFE's variation: the sum of absolute differences, mean over samples, only where it exceeds `threshold`."""
-
-    weight: float
-    threshold: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        down, across = (x[..., 1:, :] - x[..., :-1, :]).abs(), (x[..., 1:] - x[..., :-1]).abs()
-        variation = (down.flatten(2).sum(2) + across.flatten(2).sum(2)).mean(1)
-        return self.weight * torch.where(variation > self.threshold, variation, torch.zeros_like(variation))
+        down, across = neighbour_differences(x)
+        return self.weight * (down.abs().flatten(1).mean(1) + across.abs().flatten(1).mean(1))
 
 
 @final

@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.search.candidate_gradients import Gradients
-from fedspill.leaks.inputs.search.objectives import Objective, relative_mismatch
-from fedspill.leaks.inputs.search.optimizers import Memory, Optimizer, moved_to
+from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction
+from fedspill.leaks.inputs.search.objectives import GradientDistance
+from fedspill.leaks.inputs.search.optimizers import OptimizerState, SearchOptimizer, moved_to
 from fedspill.leaks.inputs.search.priors import Prior
 
 Start: TypeAlias = Literal["normal", "uniform", "zero"]
@@ -38,8 +38,8 @@ class Box:
 class Recipe:
     """A published attack is one of these."""
 
-    objective: Objective
-    optimizer: Optimizer
+    objective: GradientDistance
+    optimizer: SearchOptimizer
     steps: int
     priors: tuple[Prior, ...] = ()
     restarts: int = 1
@@ -49,30 +49,30 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class State:
-    """All that a search depends on: from here it goes on as if it had never stopped."""
+class SearchState:
+    """All that a search depends on, so that it can be resumed as if it had never stopped."""
 
-    memory: Memory
-    least: Tensor  # (R,) the objective so far, priors apart
+    optimizer: OptimizerState
+    least: Tensor  # (R,) the least objective so far, without priors
     best: Tensor  # (R, n) where that was
-    chance: Tensor  # the generator's state
+    generator_state: Tensor  # of the random numbers
 
     @property
     def steps(self) -> int:
-        return self.memory.step
+        return self.optimizer.step
 
 
-Watch: TypeAlias = Callable[[State], None]  # called after every step: progress bars, files to resume from
+StepWatcher: TypeAlias = Callable[[SearchState], None]  # called after every step: progress bars, files to resume from
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """The best of every restart, and which of them explains the observation best."""
 
     x: Tensor  # (R, B, *shape)
     targets: Tensor  # (R, B, classes) probabilities
     loss: Tensor  # (R,) the objective, priors apart
-    state: State  # to go on from
+    state: SearchState  # to go on from
 
     @property
     def steps(self) -> int:
@@ -86,7 +86,7 @@ class Found:
 
 def reconstruct(
     recipe: Recipe,
-    gradients: Gradients,
+    gradients: GradientFunction,
     observed: Sequence[Tensor],
     shape: Sequence[int],
     classes: int,
@@ -95,9 +95,9 @@ def reconstruct(
     targets: Tensor | None = None,
     box: Box | None = None,
     start: Tensor | None = None,
-    state: State | None = None,
-    watch: Watch | None = None,
-) -> Found:
+    state: SearchState | None = None,
+    watch: StepWatcher | None = None,
+) -> SearchResult:
     """Inputs of `shape` (B, *sample) whose `gradients` come close to `observed`.
 
     `targets` (B, classes) or (R, B, classes) are probabilities; without them labels are sought jointly, as softmax of
@@ -108,16 +108,16 @@ def reconstruct(
     count, size = int(shape[0]), int(torch.Size(shape).numel())
     joint = targets is None
     if state is None:
-        first = _start(recipe, shape, like, rng) if start is None else start.to(like)
+        first = _random_start(recipe, shape, like, rng) if start is None else start.to(like)
         flat = first.flatten(1)
         if joint:
             logits = torch.randn(len(flat), count * classes, generator=rng, dtype=torch.float64).to(like)
             flat = torch.cat([flat, logits], 1)
         unknown = torch.full((len(flat),), torch.inf, dtype=like.dtype, device=like.device)
-        state = State(Memory(flat), unknown, flat, rng.get_state())
-    memory, least, best = state.memory, state.least.clone(), state.best.clone()
-    rng.set_state(state.chance)
-    restarts = len(memory.at)
+        state = SearchState(OptimizerState(flat), unknown, flat, rng.get_state())
+    optimizer, least, best = state.optimizer, state.least.clone(), state.best.clone()
+    rng.set_state(state.generator_state)
+    restarts = len(optimizer.points)
     fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
 
     def read(at: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,25 +139,18 @@ def reconstruct(
         sound = slope.isfinite().all(1, keepdim=True)
         return loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
 
-    def stands() -> State:
-        return State(memory, least.clone(), best.clone(), rng.get_state())
+    def state_now() -> SearchState:
+        return SearchState(optimizer, least.clone(), best.clone(), rng.get_state())
 
-    while memory.step < recipe.steps and not bool((least < recipe.enough).any()):
-        memory, _losses = recipe.optimizer.move(memory, evaluate, rng)
+    while optimizer.step < recipe.steps and not bool((least < recipe.enough).any()):
+        optimizer, _losses = recipe.optimizer.move(optimizer, evaluate, rng)
         if recipe.boxed and box is not None:
-            x, rest = memory.at[:, :size].reshape(restarts, *shape), memory.at[:, size:]
-            memory = moved_to(memory, torch.cat([box.clamp(x).flatten(1), rest], 1))
+            x, rest = optimizer.points[:, :size].reshape(restarts, *shape), optimizer.points[:, size:]
+            optimizer = moved_to(optimizer, torch.cat([box.clamp(x).flatten(1), rest], 1))
         if watch is not None:
-            watch(stands())
+            watch(state_now())
     x, soft = read(best)
-    return Found(x.clone(), soft.clone(), least, stands())
-
-
-def explained(gradients: Gradients, observed: Sequence[Tensor], x: Tensor, targets: Tensor) -> Tensor:
-    """(R,) relative mismatch of candidates x (R, B, *shape), in float64 where the caller's tensors are."""
-    with torch.enable_grad():
-        found = gradients(x, targets)
-    return relative_mismatch([g.detach() for g in found], observed)
+    return SearchResult(x.clone(), soft.clone(), least, state_now())
 
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
@@ -165,7 +158,7 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
     return torch.nn.functional.one_hot(labels, classes).to(torch.float64)
 
 
-def _start(recipe: Recipe, shape: Sequence[int], like: Tensor, rng: torch.Generator) -> Tensor:
+def _random_start(recipe: Recipe, shape: Sequence[int], like: Tensor, rng: torch.Generator) -> Tensor:
     wanted = (recipe.restarts, *shape)
     if recipe.start == "uniform":
         drawn = torch.rand(wanted, generator=rng, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""Batch norm by the batch, written out, so that stacked restarts can be differentiated twice.
+"""Batch norm by the batch's own statistics, written out, so that stacked restarts can be differentiated twice.
 
 Under vmap torch's own (2.13) takes the batch's statistics for constants in the gradient of its scale: gradients are
-right, but not their derivatives by the inputs, which every search descends along.
+right, but their derivatives by the inputs, which every search follows, are not.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def stackable(model: nn.Module) -> nn.Module:
+def with_explicit_batch_norm(model: nn.Module) -> nn.Module:
     """The model, or a copy with the same parameter names where it has batch norms that keep no statistics."""
     named = [(name, m) for name, m in model.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
     if not named:
         return model
     if named[0][0] == "":
-        return ByBatch(named[0][1])
+        return ExplicitBatchNorm(named[0][1])
     stacked = copy.deepcopy(model)
     for name, layer in named:
         parent, _, leaf = name.rpartition(".")
-        setattr(stacked.get_submodule(parent), leaf, ByBatch(layer))
+        setattr(stacked.get_submodule(parent), leaf, ExplicitBatchNorm(layer))
     return stacked
 
 
 @final
-class ByBatch(nn.Module):
+class ExplicitBatchNorm(nn.Module):
     """Normalises every channel of x (B, channels, ...) by its mean and variance over the batch."""
 
     def __init__(self, layer: _BatchNorm) -> None:

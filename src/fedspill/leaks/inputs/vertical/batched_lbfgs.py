@@ -1,8 +1,8 @@
 """Many small minimisations at once: L-BFGS in which every row has its own step, its own history and its own end.
 
-A sweep looks at one trial point of every open row; each row then takes it and turns, or shortens its step. No row waits
-for the search of another, and a sweep asks nothing of the device, so that a GPU replays it as one graph, the same for
-all stages of a schedule.
+A sweep evaluates one trial point of every open row; each row then accepts it and computes a new direction, or shortens
+its step. No row waits for the line search of another, and a sweep never waits for the device, so that a GPU replays it
+as one recorded graph, the same for all stages of a schedule.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.vertical.cuda_graphs import WARM, recorded
+from fedspill.leaks.inputs.lbfgs_rules import SUFFICIENT_DECREASE, has_curvature
+from fedspill.leaks.inputs.vertical.cuda_graphs import WARM, record_graph
 
-# Weights of the objective's second term, one for all rows or (n,), and how many points of each row are looked at.
-Stage: TypeAlias = tuple[float | Tensor, int]
+# Weight of the objective's second term, one for all rows or (n,), and how many points of each row are evaluated.
+WeightedStage: TypeAlias = tuple[float | Tensor, int]
 
-_SUFFICIENT = 1e-4  # Armijo: the share of the promised decrease that a step must bring
 _HALVINGS = 6
 _TINY = 1e-38
-# A GPU waits for each look at which rows are done, and records the sweep anew where their number changes.
-_BETWEEN = 8  # sweeps between two looks
-_LONG = 10  # sweeps that make up for recording one
-_WORTH = 20_000  # evaluations of rows that are done which make up for recording without them
+# Asking which rows are done makes a GPU wait, and dropping them means recording the sweep anew.
+_SWEEPS_PER_CHECK = 8  # between two such questions
+_LONG = 10  # sweeps from which on recording one saves time
+_WORTH = 20_000  # evaluations of finished rows from which on recording without them saves time
 
 
-class Objective(ABC):
+class RowObjective(ABC):
     """What is minimised, for a number of rows at a time."""
 
     @abstractmethod
@@ -38,12 +38,12 @@ class Objective(ABC):
         """Values (b,) and gradients (b, p) at points (b, p), with weights (b,) of the second term."""
 
     @abstractmethod
-    def only(self, rows: Tensor) -> Objective:
+    def only(self, rows: Tensor) -> RowObjective:
         """The same for some of the rows, in ascending order."""
 
 
 @dataclass(frozen=True, eq=False)
-class Minimum:
+class RowMinima:
     """Where each row ended: x (n, p), its value (n,) without second term, and how often a row was evaluated."""
 
     x: Tensor
@@ -52,8 +52,8 @@ class Minimum:
 
 
 def minimise(
-    objective: Objective, start: Tensor, *, stages: Sequence[Stage], tolerance: Tensor, memory: int = 12
-) -> Minimum:
+    objective: RowObjective, start: Tensor, *, stages: Sequence[WeightedStage], tolerance: Tensor, memory: int = 12
+) -> RowMinima:
     """Takes each row of `start` (n, p) through the stages; it leaves once its value is below its `tolerance` (n,)."""
     x = start.clone()
     value = torch.full_like(tolerance, torch.inf)
@@ -71,7 +71,7 @@ def minimise(
         value[search.number] = search.end(last=isinstance(weight, float) and weight == 0)
         evaluations += search.spent()
         to_go -= iterations
-    return Minimum(x, value, evaluations)
+    return RowMinima(x, value, evaluations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class _Rows:
 class _Search:
     """Some rows of the whole problem, and the sweep over them, which on a GPU is recorded once for all stages."""
 
-    def __init__(self, objective: Objective, number: Tensor, x: Tensor, tolerance: Tensor, memory: int) -> None:
+    def __init__(self, objective: RowObjective, number: Tensor, x: Tensor, tolerance: Tensor, memory: int) -> None:
         self.number = number  # of each row in the whole problem
         none = x.new_zeros(len(x), memory, x.shape[1])
         refused = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -132,13 +132,13 @@ class _Search:
         rows.refused.copy_(torch.where(value[self.number] > rows.tolerance, 0, _HALVINGS))
 
     def run(self, iterations: int) -> None:
-        """Sweeps until no row is open, or that many times; rows that are done are dropped where that is worth it."""
+        """Sweeps until no row is open, or that many times; finished rows are dropped where that saves time."""
         objective, rows, gpu = self._objective, self.rows, self.rows.x.is_cuda
         place = torch.arange(len(rows.x), device=rows.x.device)
         play: Callable[[], None] = self._replay or partial(_sweep, objective, rows)
-        sweep = look = 0
+        sweep = next_check = 0
         while sweep < iterations:
-            if sweep >= look:
+            if sweep >= next_check:
                 kept = rows.open.nonzero().flatten()
                 if len(kept) == 0:
                     break
@@ -146,9 +146,9 @@ class _Search:
                     self._put_back(place, rows)
                     objective, rows, place = objective.only(kept), rows.only(kept), place[kept]
                     play = partial(_sweep, objective, rows)
-                look = sweep + (_BETWEEN if gpu else 1)
+                next_check = sweep + (_SWEEPS_PER_CHECK if gpu else 1)
             if gpu and isinstance(play, partial) and iterations - sweep > _LONG:
-                play = recorded(play)
+                play = record_graph(play)
                 self._replay = play if rows is self.rows else self._replay
                 done = WARM
             else:
@@ -185,22 +185,22 @@ def _first_scale(gradient: Tensor) -> Tensor:
     return scale
 
 
-def _sweep(objective: Objective, rows: _Rows) -> None:
+def _sweep(objective: RowObjective, rows: _Rows) -> None:
     """One trial point of every row: backtracking with quadratic interpolation, row by row."""
     direction, slope = _descent(rows)
     trial = rows.x + rows.step[:, None] * direction
     there, gradient = objective(trial, rows.weight)
     promised = rows.step * slope
-    taken = (there <= rows.value + _SUFFICIENT * promised) & rows.open
+    taken = (there <= rows.value + SUFFICIENT_DECREASE * promised) & rows.open
     excess = there - rows.value - promised
     shrink = (-promised / (2 * excess).clamp_min(_TINY)).nan_to_num(0.1).clamp(0.1, 0.5)
     move, turn = trial - rows.x, gradient - rows.gradient
     product = (move * turn).sum(1)
-    kept = taken & (product > 1e-10 * move.norm(dim=1) * turn.norm(dim=1))
+    kept = taken & has_curvature(product, move, turn)
     weight = product.clamp_min(_TINY).rsqrt()[:, None]
-    rows.moves.copy_(_pushed(rows.moves, weight * move, kept))
-    rows.turns.copy_(_pushed(rows.turns, weight * turn, kept))
-    stays = taken & (there >= rows.value)  # at the limit of what floating point can tell
+    rows.moves.copy_(_appended(rows.moves, weight * move, kept))
+    rows.turns.copy_(_appended(rows.turns, weight * turn, kept))
+    stays = taken & (there >= rows.value)  # accepted without a decrease: floating point resolves no more
     rows.refused.copy_(torch.where(taken, torch.where(stays, _HALVINGS, 0), rows.refused + 1))
     rows.step.copy_(torch.where(taken, 1, rows.step * shrink))
     rows.x.copy_(torch.where(taken[:, None], trial, rows.x))
@@ -208,7 +208,7 @@ def _sweep(objective: Objective, rows: _Rows) -> None:
     rows.value.copy_(torch.where(taken, there, rows.value))
 
 
-def _pushed(history: Tensor, newest: Tensor, kept: Tensor) -> Tensor:
+def _appended(history: Tensor, newest: Tensor, kept: Tensor) -> Tensor:
     """The history (b, memory, p) with the newest vector (b, p) as last, in rows where it is kept (b,)."""
     return torch.where(kept[:, None, None], torch.cat([history[:, 1:], newest[:, None]], 1), history)
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import torch
 
-WARM = 2  # times that the work is really done before it is recorded: libraries set themselves up in the first
+WARM = 2  # times that the work is done before it is recorded, since libraries initialise themselves in the first
 
 
-def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """The work as one graph. It must change tensors in place and ask nothing of the device; it is done WARM times."""
+def record_graph(work: Callable[[], None]) -> Callable[[], None]:
+    """The work as one graph. It must change tensors in place and never wait for the device; it is done WARM times."""
     for _ in range(WARM):
         work()
     graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    # Libraries keep scratch memory for each stream: graphs that are to run side by side are recorded in their own.
+    # Libraries keep scratch memory for each stream, so graphs that run side by side need streams of their own.
     with torch.cuda.graph(graph, stream=None if here == torch.cuda.default_stream() else here):
         work()
     return graph.replay

@@ -11,7 +11,7 @@ _CHUNK = 250
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder:
+class FeatureDecoder:
     """x = (h - centre) W + mean, for features h (n, d1) and flattened images x (n, p)."""
 
     weight: Tensor
@@ -22,7 +22,7 @@ class Decoder:
         return (h - self.centre) @ self.weight + self.mean
 
 
-def fit_decoder(front: nn.Module, examples: Tensor) -> Decoder:
+def fit_decoder(front: nn.Module, examples: Tensor) -> FeatureDecoder:
     """Fitted on made-up images (m, c, h, w); needs no data of any kind."""
     with torch.no_grad():
         h = torch.cat([front(part) for part in torch.split(examples, _CHUNK)]).double()
@@ -32,7 +32,7 @@ def fit_decoder(front: nn.Module, examples: Tensor) -> Decoder:
     gram = h @ h.T  # fewer images than features: the dual system is the small one
     gram.diagonal().add_(1e-4 * gram.diagonal().mean())
     weight = h.T @ torch.linalg.solve(gram, flat)
-    return Decoder(weight.float(), centre.float(), mean.float())
+    return FeatureDecoder(weight.float(), centre.float(), mean.float())
 
 
 def made_up_images(

@@ -1,10 +1,10 @@
 """Step I with far fewer rounds than samples: v_n lies in the row space of every gradient whose batch holds sample n.
 
 The weight gradient of a round has rank at most K; the v_n of the batch span its row space, the h_n its column space.
-Samples that share no other sample in all their batches are alone in the intersection, up to scale; the bias gradients
-then give the scales. Three rounds a sample are enough where the batch plan separates all pairs
-(federation/batches.py: "anti-twins"). Row spaces tell near-alike samples apart, since v depends on what other parties
-and the label say; column spaces, in many more dimensions, stand more noise.
+If no second sample is in all batches of a sample, the intersection of its row spaces is one direction, that of its v;
+the bias gradients then give the lengths. Three rounds a sample are enough where the batches separate all pairs
+(federation/batches.py: "anti-twins"). Row spaces separate samples that look nearly alike to one party, since v also
+depends on the other parties and the label; column spaces have many more dimensions and tolerate more noise.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.vertical.separate_products import Products
+from fedspill.leaks.inputs.vertical.separate_products import ProductSystem
+from fedspill.observe.random_sketch import random_sketch
 
 _OVERSAMPLED = 16
 _FLOOR = 3e-7  # singular values below this share of the largest are rounding of float32 gradients
 _MOST_ROUNDS = 6  # rounds of a sample that are intersected; more bring little
 _ROUNDING = 1e-7  # relative error of a bias gradient in float32
-_MIXED = 3e-13  # rounding in the cosines: a direction may mix with one that is this near to it
+_MIXED = 3e-13  # rounding in the cosines; a direction mixes with any other that is this near to it
 _RIDGE = 1e-12
-_ENTANGLED = 1e3  # times an error may be amplified before samples count as one
+_ENTANGLED = 1e3  # amplification of errors from which on samples count as not separable
 _SHIFT = 1e-13  # from one, for inverse iteration
 _BLOCK, _TURNS = 3, 10  # vectors in inverse iteration, and how often
 _TINY = 1e-150  # its square is still a number
@@ -33,14 +34,13 @@ NUMBERS = 1 << 25  # float64 values that a step may hold at a time
 def row_spaces(totals: Tensor, sizes: Tensor, columns: int, rng: torch.Generator) -> Tensor:
     """The row spaces of weight gradients (t, d1, d2) of batches of `sizes` (t,), by randomised singular values.
 
-    The bases (t, d2, columns) are orthonormal and padded with zeros. Weak directions stay in as long as they are more
-    than rounding: a noisy one does no harm, a missing one loses a sample.
+    The bases (t, d2, columns) are orthonormal and padded with zeros. Weak directions are kept as long as they exceed
+    rounding, since a missing direction loses a sample while a noisy one does no harm.
     """
     core = totals.double()
     wide = columns + _OVERSAMPLED
     if wide < min(core.shape[1:]):
-        sketch = torch.randn(core.shape[2], wide, generator=rng, dtype=torch.float64).to(core.device)
-        sketched = core @ sketch
+        sketched = random_sketch(core, wide, rng)
         values, vectors = _eigen(sketched.transpose(1, 2) @ sketched)
         floor = (1e-15 * values[:, -1:]).clamp_min(_TINY)
         core = ((sketched @ vectors) / values.clamp_min(floor).sqrt()[:, None]).transpose(1, 2) @ core
@@ -55,14 +55,14 @@ def row_spaces(totals: Tensor, sizes: Tensor, columns: int, rng: torch.Generator
 
 
 def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and -vectors of symmetric matrices, on the CPU: GPU libraries are slower at them, or give up."""
+    """Eigenvalues and -vectors of symmetric matrices, on the CPU: GPU libraries are slower, or fail to converge."""
     values, vectors = torch.linalg.eigh(matrix.cpu())
     return values.to(matrix), vectors.to(matrix)
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Unit rows (n, d2); how surely each lies in all row spaces of its sample, and how alone it is there."""
+    """Unit rows (n, d2), how well each lies in all row spaces of its sample, and how far the second-best one is."""
 
     rows: Tensor
     inside: Tensor  # (n,) mean squared cosine with the row spaces
@@ -97,15 +97,15 @@ def intersect(bases: Tensor, used: Tensor) -> Directions:
 def _leading(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """The first eigenvectors (n, k) of matrices (n, k, k) that are at most one, and the gaps (n,) to the second value.
 
-    By inverse iteration at one, where what all rounds share has its eigenvalue, on a block of vectors: some products
-    with one factor, where a complete decomposition would take most of the time of Steps I and II.
+    What all rounds share has eigenvalue one, so inverse iteration at one on a few vectors finds it. A complete
+    decomposition would take most of the time of Steps I and II.
     """
     n, k, _ = matrices.shape
     width = min(k, _BLOCK)
     factor = _definite(torch.eye(k, dtype=matrices.dtype, device=matrices.device) - matrices)
     rng = torch.Generator().manual_seed(0)  # any start does
     block = torch.randn(k, width, generator=rng, dtype=matrices.dtype).to(matrices).expand(n, k, width)
-    # Two products with the factor's inverse: GPU libraries solve for a few vectors one matrix after the other.
+    # The factor is inverted once: GPU libraries would solve for a few vectors one matrix after the other.
     inverse = torch.linalg.solve_triangular(factor, torch.eye(k, dtype=factor.dtype, device=factor.device), upper=False)
     for _ in range(_TURNS):
         block = _orthonormal(inverse.transpose(1, 2) @ (inverse @ block))
@@ -115,7 +115,7 @@ def _leading(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _definite(matrices: Tensor) -> Tensor:
-    """Cholesky factors of matrices (n, k, k) that are definite but for rounding, each with the shift that it takes."""
+    """Cholesky factors of matrices (n, k, k) that are definite but for rounding, each with the shift that it needs."""
     unit = torch.eye(matrices.shape[1], dtype=matrices.dtype, device=matrices.device)
     shift = torch.full_like(matrices[:, :1, :1], _SHIFT)
     while True:
@@ -138,13 +138,13 @@ def _orthonormal(block: Tensor) -> Tensor:
     return torch.stack(done, 2)
 
 
-def from_columns(columns: Directions, used: Tensor, products: Iterable[tuple[int, Tensor]]) -> Directions:
-    """Directions of v, of those of h: what the products are in terms of the latter.
+def rows_from_columns(columns: Directions, used: Tensor, products: Iterable[tuple[int, Tensor]]) -> Directions:
+    """Directions of v from those of h: the products h v^T solved for v.
 
-    Samples whose h are parallel share what they left between them, unless their rounds tell them apart: where they do
-    not, no direction is sure.
+    Samples with parallel h can be separated only by the rounds that they are in; where these do not separate them,
+    `inside` is set to zero, so that their directions count as doubtful.
     """
-    system = Products(used, columns.rows, ((row, total.T) for row, total in products))
+    system = ProductSystem(used, columns.rows, ((row, total.T) for row, total in products))
     solved = system.solve(_RIDGE)
     rows = solved.values
     inside = torch.where(solved.entangled > _ENTANGLED, 0, columns.inside)
@@ -152,7 +152,7 @@ def from_columns(columns: Directions, used: Tensor, products: Iterable[tuple[int
 
 
 def _averaged(found: Tensor, bases: Tensor, order: Tensor, many: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of a direction's projections on all its row spaces, which halves the rounding, and how much is left."""
+    """The mean of a direction's projections on all its row spaces, which halves the rounding, and their mean square."""
     total = torch.zeros_like(found)
     inside = torch.zeros_like(many, dtype=found.dtype)
     for place in range(len(order)):
@@ -163,23 +163,23 @@ def _averaged(found: Tensor, bases: Tensor, order: Tensor, many: Tensor) -> tupl
     return total / total.norm(dim=1, keepdim=True).clamp_min(1e-30), inside / many
 
 
-def scaled(directions: Directions, used: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+def scale_directions(directions: Directions, used: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """The v_n (n, d2): each direction times the number that makes all sums (T, d2) of the bias gradients right.
 
-    Beside them (n,) how doubtful each direction was.
+    Also returns (n,) how doubtful each direction was.
 
-    A wrong direction would spoil every sum it is in, and through them everything. How far a direction lies outside its
-    row spaces, and how near a second one comes to it, says how wrong it may be: the v_n of such samples (they left
-    little or nothing in the weight gradients, or share their direction with others) are free to that extent, and what
-    is left of the sums in the end is given to them.
+    A wrong direction would disturb every sum that it is in, and through these all other samples. How far a direction
+    lies outside its row spaces, and how near the second-best one is, bounds its error. To that extent a v_n may differ
+    from its direction, and in the end takes its share of what the sums have left. That concerns samples which left
+    little in the weight gradients, or share their direction with others.
     """
     doubt = (1 - directions.inside).clamp_min(0) + (_MIXED / directions.gap.clamp_min(_MIXED)).square()
     freedom = doubt / (_ROUNDING**2 * float(used.sum(1).mean()))
-    spread = torch.eye(len(used), dtype=used.dtype, device=used.device) + (used * freedom) @ used.T
-    factor = torch.linalg.cholesky(spread)
-    plan, seen = (torch.linalg.solve_triangular(factor, part, upper=False) for part in (used, sums))
+    covariance = torch.eye(len(used), dtype=used.dtype, device=used.device) + (used * freedom) @ used.T
+    factor = torch.linalg.cholesky(covariance)
+    whitened, seen = (torch.linalg.solve_triangular(factor, part, upper=False) for part in (used, sums))
     # One unknown number a sample: M_t is a row (1, d2), and the factors are the directions.
     rows = ((row, total[None]) for row, total in enumerate(seen))
-    found = directions.rows * Products(plan, directions.rows, rows).values(_RIDGE)
+    found = directions.rows * ProductSystem(whitened, directions.rows, rows).values(_RIDGE)
     left = torch.cholesky_solve(sums - used @ found, factor)
     return found + freedom[:, None] * (used.T @ left), doubt

@@ -1,9 +1,9 @@
 """Step III of CAFE, sample by sample: the image x whose features front(x) are h (paper 001, Eq. 9 with alpha = 0).
 
-Once h is known the samples have nothing to do with each other, and gradients need not be matched. The front is
-piecewise linear, so what is hard is which pieces: total variation, strong at first and then let go, leads there. Images
-whose features do not fit in the end are blurred again and tried anew. Parties differ in their fronts alone, so all of
-their tiles are rows of one problem.
+Once h is known the samples are independent of each other, and gradients need not be matched. The front is piecewise
+linear, so the difficulty is to find the piece that an image lies in; total variation, strong at first and then reduced
+to zero, leads there. An image whose features do not fit in the end is blurred and tried again. Parties differ only in
+their fronts, so all of their tiles are rows of one problem.
 """
 
 from __future__ import annotations
@@ -15,30 +15,37 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.inputs.vertical.batched_lbfgs import Minimum, Objective, Stage, minimise
+from fedspill.leaks.inputs.total_variation import total_variation
+from fedspill.leaks.inputs.vertical.batched_lbfgs import RowMinima, RowObjective, WeightedStage, minimise
 from fedspill.leaks.inputs.vertical.feature_decoder import fit_decoder, made_up_images
 
 _SOLVED = 1e-9  # misfit |front(x) - h|^2 / (2 |h|^2) of an image that is found
 _EXACT = 1e-13  # misfit at which float32 ends
 _CLEAN = 1e-4  # relative error of h below which it is taken as exact
 _KNOWN = 0.05  # the same where there are many features a pixel, over which errors average out
-_EASY = 5  # features a pixel from which on no total variation is needed to find the way
-_NEAR = 1e-5  # misfit that a wrong piece does not come down to
-_SAME = 0.9  # share of a misfit from which on another is the same
+_MANY = 5  # features a pixel from which on the search finds the image without total variation
+_NEAR = 1e-5  # misfit that is not reached in a wrong linear piece
+_SAME = 0.9  # two misfits count as equal if the smaller is more than this share of the larger
 _MEMORY = 20
-_SMOOTHED = 0.02  # total variation is rounded off below this difference
-_FILLED = 400  # images that keep a GPU busy; of fewer, several tries run at once
+_ROUNDED_BELOW = 0.02  # differences of neighbouring pixels below which total variation is rounded off
+_FILLED = 400  # images that keep a GPU busy; for fewer, several tries of each run at once
 
 
 @dataclass(frozen=True)
-class Effort:
+class InversionEffort:
     """How hard Step III tries: weights of total variation with iterations each, and how often a misfit is tried anew.
 
     The weights were chosen on CIFAR-10 and Fashion-MNIST tiles of seeds 11 and 12.
     """
 
     anneal: tuple[tuple[float, int], ...] = ((1e-2, 40), (3e-3, 40), (1e-3, 40), (1e-4, 30), (0.0, 60))
-    again: tuple[float, ...] = (3e-2, 1e-1, 3e-2, 1e-1, 3e-1)  # blur each new try starts with
+    retry_blurs: tuple[float, ...] = (
+        3e-2,
+        1e-1,
+        3e-2,
+        1e-1,
+        3e-1,
+    )  # weights of total variation that each new try starts with
     blur: int = 40  # iterations of that
     plain: int = 60  # iterations without any total variation, where that is enough
     decoder: int = 1000  # made-up images for the first guess
@@ -46,7 +53,7 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class PartyFeatures:
     """What is known of one party's samples: the front, their features (n, d1), and the relative errors (n,) of those.
 
     Images (n, *shape) to start from, where there are some already.
@@ -59,16 +66,16 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
-class Inverted:
+class InvertedImages:
     """The images (n, *shape) of one party and their misfits (n,)."""
 
     x: Tensor
     misfit: Tensor
 
 
-def invert(
-    parties: Sequence[Known], shape: tuple[int, ...], effort: Effort, rng: torch.Generator
-) -> tuple[list[Inverted], int]:
+def invert_features(
+    parties: Sequence[PartyFeatures], shape: tuple[int, ...], effort: InversionEffort, rng: torch.Generator
+) -> tuple[list[InvertedImages], int]:
     """Images of one shape for parties with features of one width, and how often an image was evaluated."""
     features = _Features.of([(party.front, party.h.float()) for party in parties], shape)
     error = torch.cat([party.error for party in parties])
@@ -76,7 +83,7 @@ def invert(
     near = parties[0].start is not None
     x = torch.cat(_starts(parties, shape, effort, rng)).flatten(1)
     misfit = torch.full_like(problem.enough, torch.inf)
-    gpu, many = x.is_cuda, features.h.shape[1] >= _EASY * x.shape[1]
+    gpu, many = x.is_cuda, features.h.shape[1] >= _MANY * x.shape[1]
     chunk = effort.chunk or (4000 if gpu else 400)
     easy = (error < (_KNOWN if many else _CLEAN)) & (many or near)
     to_the_end = replace(problem, enough=torch.full_like(problem.enough, _EXACT))
@@ -87,7 +94,7 @@ def invert(
             found = how.solved(rows, x[rows], schedule)
             x[rows], misfit[rows], spent = found.x, found.value, spent + found.evaluations
     enough = (4 * problem.enough).clamp_min(_SOLVED)
-    left, blurs = (misfit > enough).nonzero().flatten(), effort.again
+    left, blurs = (misfit > enough).nonzero().flatten(), effort.retry_blurs
     while blurs and len(left):
         at_once = min(len(blurs), max(1, _FILLED // len(left) if gpu else 1))
         weights, blurs = x.new_tensor(blurs[:at_once]), blurs[at_once:]
@@ -95,25 +102,28 @@ def invert(
         for rows in torch.split(left, chunk):
             tried = rows.repeat_interleave(at_once)
             noise = 0.05 * torch.randn(len(tried), x.shape[1], generator=rng).to(x)
-            blurred: Stage = (weights.repeat(len(rows)), effort.blur)
+            blurred: WeightedStage = (weights.repeat(len(rows)), effort.blur)
             found = problem.solved(tried, x[tried].clamp(0, 1) + noise, (blurred, *effort.anneal))
             spent += found.evaluations
             best = found.value.reshape(-1, at_once).min(1)
             other = found.x.reshape(len(rows), at_once, -1)[torch.arange(len(rows), device=x.device), best.indices]
             before, better = misfit[rows], best.values < misfit[rows]
             x[rows[better]], misfit[rows[better]] = other[better], best.values[better]
-            # With many features a pixel, to end where one was is to be there: it is the features that are not right.
+            # With many features a pixel the image is determined by them. A try that ends at the same small misfit has
+            # found the same image again, so the misfit comes from errors in the features and more tries cannot help.
             same = (best.values > _SAME * before) & (best.values < before / _SAME) & (best.values < _NEAR) & many
             staying.append(rows[(misfit[rows] > enough[rows]) & ~same])
         left = torch.cat(staying)
     counts = [len(party.h) for party in parties]
     images = x.clamp(0, 1).reshape(-1, *shape)
     return [
-        Inverted(*both) for both in zip(torch.split(images, counts), torch.split(misfit, counts), strict=True)
+        InvertedImages(*both) for both in zip(torch.split(images, counts), torch.split(misfit, counts), strict=True)
     ], spent
 
 
-def _starts(parties: Sequence[Known], shape: tuple[int, ...], effort: Effort, rng: torch.Generator) -> list[Tensor]:
+def _starts(
+    parties: Sequence[PartyFeatures], shape: tuple[int, ...], effort: InversionEffort, rng: torch.Generator
+) -> list[Tensor]:
     """Images (n, *shape) of every party: those that it has already, or a first guess."""
     if all(party.start is not None for party in parties):
         return [party.start for party in parties if party.start is not None]
@@ -125,13 +135,13 @@ def _starts(parties: Sequence[Known], shape: tuple[int, ...], effort: Effort, rn
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The features sought, and the misfits (n,) below which they are not known themselves."""
+    """The features to be fitted, and the misfits (n,) that errors of the features explain."""
 
     features: _Features
-    enough: Tensor  # fitting h better than it is known fits its noise
+    enough: Tensor  # an image stops here: h is not known more precisely, and a closer fit would fit its noise
 
-    def solved(self, rows: Tensor, start: Tensor, schedule: Sequence[Stage]) -> Minimum:
-        """One pass of those rows through the schedule; an image leaves it when it fits as well as h is known."""
+    def solved(self, rows: Tensor, start: Tensor, schedule: Sequence[WeightedStage]) -> RowMinima:
+        """One pass of those rows through the schedule; an image stops when it fits as well as h is known."""
         smooth = any(isinstance(weight, Tensor) or weight > 0 for weight, _ in schedule)
         objective = replace(self.features.only(rows), smooth=smooth)
         return minimise(objective, start, stages=schedule, tolerance=self.enough[rows], memory=_MEMORY)
@@ -139,7 +149,7 @@ class _Problem:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Features(Objective):
+class _Features(RowObjective):
     """Misfit of features, what lies outside [0, 1], and, with its weight, total variation."""
 
     fronts: tuple[nn.Module, ...]
@@ -169,12 +179,6 @@ class _Features(Objective):
             value = (torch.cat(made) - self.h).square().sum(1) * self.scale
             value = value + ((-flat).relu().square() + (flat - 1).relu().square()).mean(1)
             if self.smooth:
-                value = value + weight * _variation(x) / flat.shape[1]
+                value = value + weight * total_variation(x, _ROUNDED_BELOW) / flat.shape[1]
             (gradient,) = torch.autograd.grad(value.sum(), flat)
         return value.detach(), gradient
-
-
-def _variation(x: Tensor) -> Tensor:
-    """Total variation of images (b, c, h, w), without its kink at zero: (b,)."""
-    down, right = x[..., 1:, :] - x[..., :-1, :], x[..., 1:] - x[..., :-1]
-    return sum((part.square() + _SMOOTHED**2).sqrt().flatten(1).sum(1) for part in (down, right))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What the known network would have told, had the recovered features and some labels been the real ones."""
+"""The gradients that the known network gives for recovered features and assumed labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.vertical.first_layer import FirstLayer, with_gradients
-from fedspill.leaks.inputs.vertical.server_observations import Observed
+from fedspill.leaks.inputs.vertical.server_observations import ServerObservations
 from fedspill.models.vertical import VerticalNet
 
 _SETTLED = 1e-6  # residual of Step II that float32 gradients leave
@@ -34,28 +34,34 @@ def nearest_labels(net: VerticalNet, layers: Sequence[FirstLayer], classes: int)
         distance = torch.zeros(n, dtype=torch.float64, device=guessed[0].device)
         for v, layer in zip(guessed, layers, strict=True):
             sizes = v.norm(dim=1) * layer.v.norm(dim=1)
-            away = 1 - (v * layer.v).sum(1) / sizes.clamp_min(1e-300)  # of directions: parties may clip what they send
-            distance += torch.where(layer.error < _TRUSTED, away.clamp_max(1), 0)  # one bad party has one vote
+            away = 1 - (v * layer.v).sum(1) / sizes.clamp_min(
+                1e-300
+            )  # compares directions, since parties may clip what they send
+            distance += torch.where(
+                layer.error < _TRUSTED, away.clamp_max(1), 0
+            )  # at most 1, so that one bad party cannot outweigh the others
         distances.append(distance)
     return torch.stack(distances, 1).argmin(1)
 
 
-def settled(observed: Observed, net: VerticalNet, layers: Sequence[FirstLayer]) -> list[FirstLayer]:
-    """A second look at parties whose system does not close: their doubtful v are replaced by what the network predicts.
+def replace_doubtful_gradients(
+    observed: ServerObservations, net: VerticalNet, layers: Sequence[FirstLayer]
+) -> list[FirstLayer]:
+    """The layers, with doubtful v replaced by what the network predicts where that lowers a party's residual.
 
-    Samples whose v were parallel, or too weak to see, spoil the batches they are in. The other samples and parties
-    tell enough to predict those v; kept is what lowers the residual.
+    Samples whose v are parallel, or too weak to be seen, disturb the batches that they are in. The other samples and
+    parties are enough to predict those v.
     """
     layers = list(layers)
     for _ in range(_LOOKS):
         improved = False
         labels = nearest_labels(net, layers, observed.classes)
-        told = predicted(net, [layer.h for layer in layers], labels)
+        expected = predicted(net, [layer.h for layer in layers], labels)
         for party, layer in enumerate(layers):
             if layer.residual <= _SETTLED or not layer.route.endswith("spaces") or not bool(layer.doubtful.any()):
                 continue
-            v = torch.where(layer.doubtful[:, None], told[party], layer.v)
-            again = with_gradients(observed.heard[party], observed, v, layer.doubtful, layer.route)
+            v = torch.where(layer.doubtful[:, None], expected[party], layer.v)
+            again = with_gradients(observed.uploads[party], observed, v, layer.doubtful, layer.route)
             if again.residual < 0.9 * layer.residual:
                 layers[party], improved = again, True
         if not improved:

@@ -2,7 +2,7 @@
 
 One call of `step` is one protocol round. Where text and code differ, the code is followed and the text is an option:
 the code runs all three steps in every round and never switches, and it corrects Adam's bias twice, in the moments and
-in the step size. Nothing here waits for the device, so that a GPU can run a round as one recorded graph.
+in the step size. A round never waits for the device, so that a GPU can run it as one recorded graph.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.search.candidate_gradients import soft_cross_entropy
+from fedspill.leaks.inputs.total_variation import total_variation
 from fedspill.models.vertical import VerticalNet
 
 STEPS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class Constants:
-    """As released for MNIST. `xi` is close to the mean total variation of real MNIST tiles: the authors knew it."""
+class PublishedConstants:
+    """As released for MNIST. `xi` is close to the mean total variation of real MNIST tiles, which an attacker lacks."""
 
     alpha: float = 1e-2  # gradient matching
     beta: float = 1e-4  # total variation, where its mean exceeds xi
@@ -36,7 +37,7 @@ class Constants:
 
 
 @final
-class Published:
+class PublishedDescent:
     """The estimates V, H, images and label logits of all samples, and one update of each for a round's gradients."""
 
     def __init__(
@@ -45,7 +46,7 @@ class Published:
         samples: int,
         classes: int,
         rng: torch.Generator,
-        constants: Constants = Constants(),  # noqa: B008 - frozen
+        constants: PublishedConstants = PublishedConstants(),  # noqa: B008 - frozen
     ) -> None:
         self._net = net
         self._constants = c = constants
@@ -65,7 +66,7 @@ class Published:
         self._adam_y = _Adam(self.logits, c.rate_x)
 
     def tensors(self) -> list[Tensor]:
-        """All that changes, for whoever must put it back."""
+        """All tensors that a step changes, for callers that must restore them."""
         moments = [moment for adam in (*self._adam_h, *self._adam_x, self._adam_y) for moment in adam.moments]
         return [*self.v, *self.h, *self.x, self.logits, *moments]
 
@@ -99,7 +100,7 @@ class Published:
             inner = sum(
                 ((f - h[batch]).square().sum() for f, h in zip(features, self.h, strict=True)), logits.new_zeros(())
             )
-            variation = torch.stack([_variation(part).mean() for part in parts]).mean()
+            variation = torch.stack([total_variation(part).mean() for part in parts]).mean()
             smooth = torch.where(variation.detach() > c.xi, variation, 0.0)
             loss = c.gamma * inner + c.beta * smooth
             wanted = [*parts, logits] if c.alpha else parts
@@ -137,8 +138,3 @@ class _Adam:
         first, second = 1 - 0.9**number, 1 - 0.999**number
         rate = self._rate * second.sqrt() / first
         self._table[rows] -= rate * (mean / first) / ((square / second).sqrt() + 1e-7)
-
-
-def _variation(x: Tensor) -> Tensor:
-    """Sum of absolute differences of neighbours, (n,)."""
-    return (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).sum(1) + (x[..., 1:] - x[..., :-1]).abs().flatten(1).sum(1)

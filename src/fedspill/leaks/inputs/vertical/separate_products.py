@@ -28,18 +28,18 @@ _NOISY = 1e-8  # share of noise in what is sought, from which on a ridge brings 
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class SeparatedProducts:
     """Values (n, d), and how far they can be trusted."""
 
     values: Tensor
     error: Tensor  # (n,) estimated standard error per coordinate; infinite where nothing is known
     most: Tensor  # (n,) what that error is at most, since it is an estimate itself
-    entangled: Tensor  # (n,) how many times an error of the sums appears in the values, at most: 1 where one is alone
+    entangled: Tensor  # (n,) factor by which an error of the sums is amplified, at most; 1 for a sample without overlap
     residual: float  # relative, of the system
 
 
 @final
-class Products:
+class ProductSystem:
     """The normal equations for the a_n (n, da) in M_t = sum_n s_tn a_n c_n^T, of factors c (n, dc) and M_t (da, dc).
 
     Streams: each M_t is looked at once. Rows whose factor vanishes come out as zero, with an infinite error.
@@ -55,7 +55,7 @@ class Products:
         seen = []
         batches = torch.split(
             used.nonzero()[:, 1], (used != 0).sum(1).tolist()
-        )  # once: a GPU is not to be asked every round
+        )  # computed once, since each question makes a GPU wait
         for row, total in sums:
             total, batch = total.double(), batches[row]
             right = unit.new_zeros(len(unit), len(total)) if right is None else right
@@ -74,15 +74,15 @@ class Products:
         self._gram, self._right = gram, right
 
     def values(self, ridge: float = RIDGE) -> Tensor:
-        """As `solve`, where nobody asks how far off they are: (n, da)."""
+        """The values (n, da) of `solve` without their errors, which take longer to compute."""
         return self._refined(factorised(self._gram, ridge)) / self._norms[:, None]
 
-    def solve(self, ridge: float = RIDGE) -> Solved:
-        """By least squares; a ridge holds down what the batches leave open, refinement takes its bias off the rest."""
+    def solve(self, ridge: float = RIDGE) -> SeparatedProducts:
+        """By least squares; a ridge keeps undetermined values small, and refinement removes its bias elsewhere."""
         factor = factorised(self._gram, ridge)
         return self._solved(self._refined(factor), factor)
 
-    def solve_noisy(self) -> Solved:
+    def solve_noisy(self) -> SeparatedProducts:
         """As `solve`; where the residual shows noise, with the ridge that is best for its level (empirical Bayes)."""
         plain = self.solve()
         if not bool(self._alive.any()):
@@ -103,22 +103,22 @@ class Products:
             scaled += torch.cholesky_solve(self._right - self._gram @ scaled, factor)
         return scaled
 
-    def _solved(self, scaled: Tensor, factor: Tensor) -> Solved:
+    def _solved(self, scaled: Tensor, factor: Tensor) -> SeparatedProducts:
         explained = 2 * float((scaled * self._right).sum()) - float((scaled * (self._gram @ scaled)).sum())
         left = max(self._energy - explained, 0.0)
         noise = (left / max(self._equations - scaled.numel(), 1)) ** 0.5
-        spread = inverse_diagonal(factor)
+        variances = inverse_diagonal(factor)
         error, most = (
             torch.where(self._alive, noise * part.sqrt() / self._norms, torch.inf)
-            for part in (spread.value, spread.most)
+            for part in (variances.value, variances.most)
         )
-        entangled = (spread.most * self._gram.diagonal()).sqrt()
+        entangled = (variances.most * self._gram.diagonal()).sqrt()
         values = scaled / self._norms[:, None]
-        return Solved(values, error, most, entangled, (left / max(self._energy, _TINY)) ** 0.5)
+        return SeparatedProducts(values, error, most, entangled, (left / max(self._energy, _TINY)) ** 0.5)
 
 
 def factorised(gram: Tensor, ridge: float) -> Tensor:
-    """Cholesky, with as much more ridge as it takes: near-parallel factors in one batch make the system singular."""
+    """Cholesky, its ridge raised until it succeeds: near-parallel factors in one batch make the system singular."""
     while ridge < 1e6:
         factor: Tensor
         factor, broken = torch.linalg.cholesky_ex(gram + torch.diag(ridge * gram.diagonal()))

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedspill.errors import FedspillError, NotApplicable
 from fedspill.federation.local import state_of
-from fedspill.federation.wire import is_recordable
-from fedspill.leaks.inputs.vertical.separate_sums import Plan, plan_of
+from fedspill.federation.update_checks import is_recordable
+from fedspill.leaks.inputs.errors import UnsoundMessage
+from fedspill.leaks.inputs.vertical.separate_sums import BatchDesign, batch_design
 from fedspill.messages import SERVER, Message
 from fedspill.models.vertical import VerticalNet, vertical_net
 from fedspill.trace import Origin, View
@@ -23,38 +24,41 @@ NEEDED = ("batch", "gradient", "model")
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
-    """What one party told: in the rounds `rows`, sums (T, d2) of v over the batch, and sums (d1, d2) of h v^T."""
+class PartyUploads:
+    """What one party uploaded for its first linear layer: sums of v over each batch, and sums of h v^T.
+
+    A place is a position in ServerObservations.rounds.
+    """
 
     party: int
     inputs: int  # d1, of the first linear layer
-    rows: tuple[int, ...]  # places in Observed.rounds with a sound bias gradient
+    bias_places: tuple[int, ...]  # with a sound bias gradient
     sums: Tensor  # (len(rows), d2) float64
-    products: Callable[[], Iterator[tuple[int, Tensor]]]  # (place, sum), every time anew
-    weighed: tuple[int, ...]  # places with a sound weight gradient
+    products: Callable[[], Iterator[tuple[int, Tensor]]]  # (place, sum (d1, d2)); can be iterated again
+    weight_places: tuple[int, ...]  # with a sound weight gradient
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
-    """Everything that Steps I to III start from."""
+class ServerObservations:
+    """Everything that Steps I to III of CAFE start from."""
 
     rounds: tuple[int, ...]
     batches: tuple[Tensor, ...]  # samples numbered from 0 in the order of their indices; gaps do not count
     samples: int
-    heard: tuple[Heard, ...]
+    uploads: tuple[PartyUploads, ...]
     nets: Callable[[int], VerticalNet]  # the model of a place, ready to run
     static: bool
     classes: int
     notes: tuple[str, ...]
-    # Of the rounds asked for so far: parties, and passes over the same batches, share them.
-    _plans: dict[tuple[int, ...], Plan] = field(default_factory=dict)
+    # Designs asked for so far, by their places: parties, and passes over the same batches, share them.
+    _designs: dict[tuple[int, ...], BatchDesign] = field(default_factory=dict)
 
-    def plan(self, places: Sequence[int], device: torch.device | str) -> Plan:
-        """Those rounds, ready to take sums over them apart; factored when first asked for."""
+    def design(self, places: Sequence[int], device: torch.device | str) -> BatchDesign:
+        """The design of those rounds, factored when it is first asked for."""
         chosen = tuple(places)
-        if chosen not in self._plans:
-            self._plans[chosen] = plan_of(self.used(chosen, device))
-        return self._plans[chosen]
+        if chosen not in self._designs:
+            self._designs[chosen] = batch_design(self.used(chosen, device))
+        return self._designs[chosen]
 
     def used(self, places: Sequence[int], device: torch.device | str) -> Tensor:
         """How often each of the rounds used each sample: (len(places), samples) float64."""
@@ -64,7 +68,7 @@ class Observed:
         return used.to(device)
 
 
-def observe(view: View, device: str = "cpu") -> Observed:
+def observe(view: View, device: str = "cpu") -> ServerObservations:
     """Reads the view; what is malformed is left out with a note, and if nothing is left the attack does not apply."""
     batches = {m.round: m.tensors["indices"] for m in view.get("batch") if _is_batch(m)}
     if not batches:
@@ -77,16 +81,16 @@ def observe(view: View, device: str = "cpu") -> Observed:
     models = _Models(view, device)
     net = models.at(rounds[0])
     notes: list[str] = []
-    heard = []
+    uploads = []
     for party in range(net.parties):
-        heard.append(_heard(view, party, net, rounds, batches, device, notes))
-    if not any(one.rows for one in heard):
+        uploads.append(_read_uploads(view, party, net, rounds, batches, device, notes))
+    if not any(one.bias_places for one in uploads):
         raise NotApplicable("No party sent a sound gradient of its first linear layer.")
-    return Observed(
+    return ServerObservations(
         rounds,
         tuple(batches[number] for number in rounds),
         len(indices),
-        tuple(heard),
+        tuple(uploads),
         lambda place: models.at(rounds[place]),
         models.static,
         net.head.out_features,
@@ -94,7 +98,12 @@ def observe(view: View, device: str = "cpu") -> Observed:
     )
 
 
-def origins(observed: Observed) -> tuple[list[Origin], list[Tensor]]:
+def replayed(products: dict[int, Tensor]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
+    """Products by place, as PartyUploads.products: every call gives an iterator over all of them."""
+    return lambda: iter(products.items())
+
+
+def origins(observed: ServerObservations) -> tuple[list[Origin], list[Tensor]]:
     """What a guess is about: the rounds that used new samples, and the indices of those, in order."""
     seen = torch.zeros(observed.samples, dtype=torch.bool)
     of, new = [], []
@@ -107,11 +116,13 @@ def origins(observed: Observed) -> tuple[list[Origin], list[Tensor]]:
     return of, new
 
 
-def complete_rounds(view: View, observed: Observed, device: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """Indices and all gradients by name of the rounds in which every party's first layer was heard."""
-    heard_by_all = set.intersection(*(set(heard.rows) & set(heard.weighed) for heard in observed.heard))
+def complete_rounds(view: View, observed: ServerObservations, device: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """Indices and all gradients by name of the rounds in which every party sent both gradients of its first layer."""
+    complete = set.intersection(
+        *(set(uploads.bias_places) & set(uploads.weight_places) for uploads in observed.uploads)
+    )
     rounds = []
-    for place in sorted(heard_by_all):
+    for place in sorted(complete):
         gradients: dict[str, Tensor] = {}
         for message in view.get("gradient", round=observed.rounds[place]):
             gradients |= {name: tensor.to(device).float() for name, tensor in message.tensors.items()}
@@ -158,7 +169,7 @@ class _Models:
         return net.eval().requires_grad_(False)
 
     def _fresh(self) -> VerticalNet:
-        """A network of the architecture; drawing its first weights anew for every round would take longer than it."""
+        """A network of the architecture, copied, since initialising one for every round would take longer."""
         if self._blank is None:
             try:
                 self._blank = vertical_net(self._build()).to(self._device)  # type: ignore[arg-type]
@@ -167,7 +178,7 @@ class _Models:
         return copy.deepcopy(self._blank)
 
 
-def _heard(
+def _read_uploads(
     view: View,
     party: int,
     net: VerticalNet,
@@ -175,56 +186,62 @@ def _heard(
     batches: dict[int, Tensor],
     device: str,
     notes: list[str],
-) -> Heard:
+) -> PartyUploads:
     first = net.tower(party).first
     name = f"towers.{party}.first"
 
-    def read(place: int) -> tuple[Tensor | None, Tensor | None, str]:
-        """Bias (d2,) and weight (d1, d2) gradient of a round, each times the batch size, or why there is none."""
+    def read(place: int) -> tuple[Tensor | None, Tensor | None]:
+        """Bias (d2,) and weight (d1, d2) gradient of a round, each times the batch size; one of them may be missing."""
         size = len(batches[rounds[place]])
         for message in view.get("gradient", round=rounds[place]):
             if message.sender == f"party:{party}":
-                found = [_sound(message, f"{name}.{part}", shape) for part, shape in shapes.items()]
-                if not any(isinstance(one, Tensor) for one in found):
-                    return None, None, str(found[0])
-                bias, weight = (size * one.to(device).float() if isinstance(one, Tensor) else None for one in found)
-                return bias, None if weight is None else weight.T, ""
-        return None, None, "nothing arrived"
+                found, faults = {}, []
+                for part, shape in shapes.items():
+                    try:
+                        found[part] = size * _sound(message, f"{name}.{part}", shape).to(device).float()
+                    except UnsoundMessage as fault:
+                        faults.append(fault)
+                if not found:
+                    raise faults[0]
+                return found.get("bias"), found["weight"].T if "weight" in found else None
+        raise UnsoundMessage("nothing arrived")
 
     shapes = {"bias": (first.out_features,), "weight": (first.out_features, first.in_features)}
     keeps = len(rounds) * first.weight.numel() * 4 <= _IN_MEMORY // net.parties
     kept: dict[int, Tensor] = {}
-    rows, sums, weighed = [], [], []
+    bias_places, sums, weight_places = [], [], []
     for place, number in enumerate(rounds):
-        bias, weight, why = read(place)
-        if why:
-            notes.append(f"party:{party} in round {number} was left out: {why}")
+        try:
+            bias, weight = read(place)
+        except UnsoundMessage as fault:
+            notes.append(f"party:{party} in round {number} was left out: {fault.problem}")
+            continue
         if bias is not None:
-            rows.append(place)
+            bias_places.append(place)
             sums.append(bias.double())
         if weight is not None:
-            weighed.append(place)
+            weight_places.append(place)
             if keeps:
                 kept[place] = weight
 
     def products() -> Iterator[tuple[int, Tensor]]:
-        for place in weighed:
+        for place in weight_places:
             weight = kept[place] if keeps else read(place)[1]
             assert weight is not None
             yield place, weight
 
     total = torch.stack(sums) if sums else torch.zeros(0, first.out_features, dtype=torch.float64, device=device)
-    return Heard(party, first.in_features, tuple(rows), total, products, tuple(weighed))
+    return PartyUploads(party, first.in_features, tuple(bias_places), total, products, tuple(weight_places))
 
 
-def _sound(message: Message, name: str, shape: tuple[int, ...]) -> Tensor | str:
-    """The tensor, or what is wrong with it."""
+def _sound(message: Message, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The tensor; UnsoundMessage says what is wrong with any other."""
     tensor = message.tensors.get(name)
     if not isinstance(tensor, Tensor) or not is_recordable({name: tensor}) or not tensor.is_floating_point():
-        return f"no gradient of {name}"
+        raise UnsoundMessage(f"no gradient of {name}")
     if tuple(tensor.shape) != shape:
-        return f"{name} has shape {tuple(tensor.shape)}, expected {shape}"
+        raise UnsoundMessage(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
     limit = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
     if not bool(torch.isfinite(limit)) or float(limit) > 1e15:
-        return f"{name} is not finite"
+        raise UnsoundMessage(f"{name} is not finite")
     return tensor

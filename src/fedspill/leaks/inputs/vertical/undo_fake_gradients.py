@@ -1,4 +1,4 @@
-"""The attacker who knows of fake gradients (paper 001, section 3.4): what order tells of a low-rank matrix.
+"""The attacker who knows of fake gradients (paper 001, section 3.4): a low-rank matrix from the order of its entries.
 
 The upload keeps the order of all entries, and the true gradient of a batch of K has rank K. So: project on rank K, give
 the projection's sorted values to the entries in the observed order, and repeat.
@@ -6,46 +6,45 @@ the projection's sorted values to the entries in the observed order, and repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.vertical.server_observations import Heard, Observed
+from fedspill.leaks.inputs.vertical.server_observations import PartyUploads, ServerObservations, replayed
 
 _AT_ONCE = 1 << 25  # entries
 
 
-def undo_fakes(observed: Observed, iterations: int, rng: torch.Generator) -> Observed:
+def undo_fake_gradients(observed: ServerObservations, iterations: int, rng: torch.Generator) -> ServerObservations:
     """The same rounds with every weight gradient replaced by the low-rank matrix of the same order and norm."""
-    return replace(observed, heard=tuple(_undone(heard, observed, iterations, rng) for heard in observed.heard))
+    return replace(observed, uploads=tuple(_undone(uploads, observed, iterations, rng) for uploads in observed.uploads))
 
 
-def _undone(heard: Heard, observed: Observed, iterations: int, rng: torch.Generator) -> Heard:
+def _undone(uploads: PartyUploads, observed: ServerObservations, iterations: int, rng: torch.Generator) -> PartyUploads:
     found: dict[int, Tensor] = {}
     waiting: list[tuple[int, Tensor]] = []
-    for place, total in heard.products():
+    for place, total in uploads.products():
         waiting.append((place, total))
         if len(waiting) * total.numel() >= _AT_ONCE:
             found |= _low_rank(waiting, observed, iterations, rng)
             waiting = []
     if waiting:
         found |= _low_rank(waiting, observed, iterations, rng)
-    return replace(heard, products=_each(found))
+    return replace(uploads, products=replayed(found))
 
 
 def _low_rank(
-    waiting: list[tuple[int, Tensor]], observed: Observed, iterations: int, rng: torch.Generator
+    waiting: list[tuple[int, Tensor]], observed: ServerObservations, iterations: int, rng: torch.Generator
 ) -> dict[int, Tensor]:
     sent = torch.stack([total for _, total in waiting])
     rank = max(len(observed.batches[place]) for place, _ in waiting)
     norms = sent.flatten(1).norm(dim=1)[:, None, None]
-    made = reordered(sent, rank, iterations, rng)
+    made = low_rank_in_same_order(sent, rank, iterations, rng)
     return {place: one for (place, _), one in zip(waiting, made * norms, strict=True)}
 
 
-def reordered(sent: Tensor, rank: int, iterations: int, rng: torch.Generator) -> Tensor:
+def low_rank_in_same_order(sent: Tensor, rank: int, iterations: int, rng: torch.Generator) -> Tensor:
     """Matrices (t, d1, d2) of that rank, nearly, and unit norm, whose entries are in the order of those in `sent`."""
     order = sent.flatten(1).argsort(1)
     z = sent / sent.flatten(1).norm(dim=1)[:, None, None].clamp_min(1e-30)
@@ -59,7 +58,3 @@ def reordered(sent: Tensor, rank: int, iterations: int, rng: torch.Generator) ->
     projected = (z @ basis) @ basis.transpose(1, 2)
     found: Tensor = projected / projected.flatten(1).norm(dim=1)[:, None, None].clamp_min(1e-30)
     return found
-
-
-def _each(products: dict[int, Tensor]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
-    return lambda: iter(products.items())

@@ -26,7 +26,7 @@ from fedspill.leaks.labels.counts.posterior import certainty, decide
 from fedspill.leaks.labels.counts.readings import bayes, is_trained, mixed_hardness, moved, reading
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.whole_counts import Steps
-from fedspill.observe.probe import Outlook
+from fedspill.observe.probe import ModelAnswers
 
 FAR = 5.0  # reach of a model that tells classes apart: fresh ones have 1 to 3, those of the grid 12 and more
 PEAKED = 0.3  # how much surer single answers are than the mean answer
@@ -69,10 +69,10 @@ class Reading:
 def read(
     bias: Tensor,
     steps: Steps,
-    outlook: Outlook | None,
+    outlook: ModelAnswers | None,
     *,
     plain: bool = True,
-    wire: Outlook | None = None,
+    wire: ModelAnswers | None = None,
     spans: SpanCounts | None = None,
 ) -> Reading:
     """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
@@ -80,7 +80,7 @@ def read(
     wire: what the updates say by themselves, beside an outlook on auxiliary data. spans: what the hidden layers say.
     """
     origins, classes = bias.shape
-    seen = outlook or Outlook(torch.full_like(bias, 1 / classes), torch.zeros_like(bias), 1)
+    seen = outlook or ModelAnswers(torch.full_like(bias, 1 / classes), torch.zeros_like(bias), 1)
     if wire is not None:
         seen = _with_own_features(seen, wire, steps)
     route = _choose(bias, steps, outlook, seen, plain)
@@ -116,7 +116,7 @@ class _Route:
         return replace(self, names=tuple("spanned" if use and name == "bayes" else name for name, use in legible))
 
 
-def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, plain: bool) -> _Route:
+def _choose(bias: Tensor, steps: Steps, outlook: ModelAnswers | None, seen: ModelAnswers, plain: bool) -> _Route:
     origins, classes = bias.shape
     if not plain:
         return _Route(("ebi",) * origins, None)
@@ -168,7 +168,7 @@ def _choose(bias: Tensor, steps: Steps, outlook: Outlook | None, seen: Outlook, 
     return _Route(tuple(names), lattice)
 
 
-def _with_own_features(seen: Outlook, wire: Outlook, steps: Steps) -> Outlook:
+def _with_own_features(seen: ModelAnswers, wire: ModelAnswers, steps: Steps) -> ModelAnswers:
     """The outlook, with the client's own mean features in place of others' where a fresh model drifts with few classes.
 
     A model that drifts comes to answer the client's samples otherwise than auxiliary ones. Where many classes are rare
@@ -185,10 +185,10 @@ def _with_own_features(seen: Outlook, wire: Outlook, steps: Steps) -> Outlook:
     return replace(seen, start=start, variance=variance, end=end)
 
 
-def _rows(seen: Outlook, rows: Tensor) -> Outlook:
+def _rows(seen: ModelAnswers, rows: Tensor) -> ModelAnswers:
     """The outlook of some of the origins."""
     kept: dict[str, Any] = {}
-    for name in Outlook.__dataclass_fields__:
+    for name in ModelAnswers.__dataclass_fields__:
         value = getattr(seen, name)
         kept[name] = value[rows] if isinstance(value, Tensor) else value
-    return Outlook(**kept)
+    return ModelAnswers(**kept)

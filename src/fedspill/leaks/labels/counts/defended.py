@@ -28,8 +28,8 @@ from fedspill.leaks.labels.counts.posterior import Posterior, apportioned, best_
 from fedspill.leaks.labels.counts.readings import is_trained, mixed_hardness
 from fedspill.leaks.labels.counts.whole_counts import Steps, amount_table
 from fedspill.leaks.labels.ebi import ebi_counts
-from fedspill.observe.known_defenses import KnownWire
-from fedspill.observe.probe import Outlook
+from fedspill.observe.known_defenses import KnownDefenses
+from fedspill.observe.probe import ModelAnswers
 
 KNOWN = "known"
 _SCALES = 9  # tried, from 0.03 to 1
@@ -42,10 +42,10 @@ _FAR = 1e6  # samples: the doubt of a class of which nothing was sent
 
 
 def read_defended(
-    wire: KnownWire,
+    wire: KnownDefenses,
     seen: Seen,
     steps: Steps,
-    outlook: Outlook | None,
+    outlook: ModelAnswers | None,
     groups: Sequence[int],
     expected_scale: Callable[[int, Tensor], float] | None = None,
     *,
@@ -56,11 +56,11 @@ def read_defended(
     expected_scale: what clipping would leave of the gradient of origin i if its counts (classes,) were these.
     """
     origins, classes = seen.beta.shape
-    view = outlook or Outlook(torch.full_like(seen.beta, 1 / classes), torch.zeros_like(seen.beta), 1)
-    if wire.mixed:
+    view = outlook or ModelAnswers(torch.full_like(seen.beta, 1 / classes), torch.zeros_like(seen.beta), 1)
+    if wire.effect.topped_up:
         return _contrast(seen, steps, view, groups)
     trained = is_trained(view, classes)
-    if wire.clipped and expected_scale is not None:
+    if wire.effect.scale_unknown and expected_scale is not None:
         # What the model itself says about the norm of such a batch narrows the scale down; EBI needs no scale to begin.
         counts = ebi_counts(seen.beta, torch.full((origins,), steps.samples))
         for _ in range(2):
@@ -71,7 +71,11 @@ def read_defended(
     else:
         scale = _scale(wire, seen, steps, view, trained, None)
     amounts, spread = _amounts(wire, seen, steps, view, trained, scale)
-    quiet = bool((steps.unit * seen.noise / scale[:, None] < _CLEAN).all()) and not wire.dropped and not wire.smoothed
+    quiet = (
+        bool((steps.unit * seen.noise / scale[:, None] < _CLEAN).all())
+        and not wire.effect.dropped
+        and not wire.effect.smoothed
+    )
     if quiet and bool((seen.own < 1e-4).all()):
         return read(seen.beta / scale[:, None], steps, outlook, plain=plain)
     amounts, spread = _pooled(amounts, spread, groups)
@@ -81,7 +85,7 @@ def read_defended(
     return Reading(counts, sure, expected, (KNOWN,) * origins)
 
 
-def _contrast(seen: Seen, steps: Steps, view: Outlook, groups: Sequence[int]) -> Reading:
+def _contrast(seen: Seen, steps: Steps, view: ModelAnswers, groups: Sequence[int]) -> Reading:
     """Counts where public samples fill up the rare classes: only how private samples differ from public ones is left.
 
     Everybody trains on the public samples, so a model knows them better and they push less. What a class pushes beyond
@@ -105,11 +109,11 @@ def _contrast(seen: Seen, steps: Steps, view: Outlook, groups: Sequence[int]) ->
 
 
 def _amounts(
-    wire: KnownWire, seen: Seen, steps: Steps, view: Outlook, trained: Tensor, scale: Tensor
+    wire: KnownDefenses, seen: Seen, steps: Steps, view: ModelAnswers, trained: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Each class's count and its standard deviation (origins, classes), not yet whole."""
     beta, noise = seen.beta / scale[:, None], seen.noise / scale[:, None]
-    blur, classes = wire.smoothed, beta.shape[1]
+    blur, classes = wire.effect.smoothed, beta.shape[1]
     middle = view.start if view.end is None else 0.5 * (view.start + view.end.nan_to_num(0.0))
     if wire.noisy or view.end is None or not bool(view.end.isfinite().all()):
         middle = view.start  # the end of a noised update is the end of no training
@@ -136,7 +140,7 @@ def _amounts(
 
 
 def _scale(
-    wire: KnownWire, seen: Seen, steps: Steps, view: Outlook, trained: Tensor, expected: Tensor | None
+    wire: KnownDefenses, seen: Seen, steps: Steps, view: ModelAnswers, trained: Tensor, expected: Tensor | None
 ) -> Tensor:
     """(origins,) the share that clipping left of an update: the one at which counts are most likely.
 
@@ -145,7 +149,7 @@ def _scale(
     ones = torch.ones(len(seen.beta), dtype=torch.float64)
     # A trained model fits its client within a few steps, which shrinks what it says as clipping does.
     drifting = steps.number > 1 and bool(trained.any())
-    if not drifting and (not wire.clipped or bool(seen.whole.all())):
+    if not drifting and (not wire.effect.scale_unknown or bool(seen.whole.all())):
         return ones
     best, evidence = ones, torch.full_like(ones, -torch.inf)
     if expected is None:
@@ -173,7 +177,7 @@ def _scale(
 def _posterior(
     seen: Seen,
     steps: Steps,
-    view: Outlook,
+    view: ModelAnswers,
     scale: Tensor,
     amounts: Tensor,
     spread: Tensor,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedspill.leaks.labels.counts.layer_signals import Reader, Signals
 from fedspill.leaks.labels.counts.whole_counts import Steps
-from fedspill.observe.known_defenses import KnownWire
+from fedspill.observe.known_defenses import KnownDefenses
 
 _FEATURE_DOUBT = 0.25  # relative, of a class read from a few of its weights
 
@@ -34,7 +34,7 @@ class Seen:
 
 
 def look(
-    wire: KnownWire,
+    wire: KnownDefenses,
     tensors: Sequence[Mapping[str, Tensor]],
     noise: float,
     head: tuple[str, str | None],
@@ -49,7 +49,7 @@ def look(
 
 
 def _one(
-    wire: KnownWire,
+    wire: KnownDefenses,
     tensors: Mapping[str, Tensor],
     noise: float,
     head: tuple[str, str | None],
@@ -62,7 +62,7 @@ def _one(
     variance = torch.full_like(beta, torch.inf)
     own, other = torch.zeros_like(beta), torch.zeros_like(beta)
     low, high = torch.full_like(beta, -torch.inf), torch.full_like(beta, torch.inf)
-    if bias is not None and not wire.no_bias:
+    if bias is not None and not wire.effect.no_last_bias:
         beta = tensors[bias].double()
         variance = torch.full_like(beta, noise**2 + wire.rounding(tensors[bias]) ** 2)
         floor = wire.kept(tensors[bias])
@@ -73,7 +73,7 @@ def _one(
     rest = _rest(wire, tensors, weight, signals)
     if rest is not None:
         found, gain, own_rest, other_rest = rest
-        coarse = max(wire.rounding(tensors[layer.weight]) for layer in signals) if wire.bits else 0.0
+        coarse = max(wire.rounding(tensors[layer.weight]) for layer in signals) if wire.effect.rounding else 0.0
         push = 1 / steps.unit
         pushed = (-found).clamp_min(0) * steps.unit
         misfit = push**2 * (own_rest * pushed + other_rest * (steps.samples - pushed).clamp_min(0)) + 1e-12
@@ -91,15 +91,15 @@ def _one(
 
 
 def _rest(
-    wire: KnownWire, tensors: Mapping[str, Tensor], weight: str, signals: Sequence[Signals]
+    wire: KnownDefenses, tensors: Mapping[str, Tensor], weight: str, signals: Sequence[Signals]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """Beta from everything but the last bias, its noise gain and its misfit, (classes,) each; None: nothing is left."""
     if not signals:
         return None
-    if wire.dropped:
+    if wire.effect.dropped:
         return _survivors(tensors[weight].double().flatten(1), signals[-1])
     kept = [layer for layer in signals if layer.weight != weight]
-    if not wire.no_head:
+    if not wire.effect.no_last_layer:
         kept += [replace(layer, bias=None) for layer in signals if layer.weight == weight]
     reader = Reader.of(kept)
     if reader is None:

@@ -13,7 +13,7 @@ from fedspill.leaks.labels.counts.posterior import CountGrid, Posterior, more_li
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
 from fedspill.leaks.labels.ebi import ebi_counts
-from fedspill.observe.probe import Outlook
+from fedspill.observe.probe import ModelAnswers
 
 TRAINED = 0.05  # mean own probability above chance
 HARDNESSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 0.85)
@@ -21,7 +21,7 @@ HARDNESS_DOUBT, HARDNESS_SPREAD, HARDNESS_SAMPLES = 0.5, 0.7, 5.0  # where no cl
 BLUR = 0.6  # relative doubt about a mean probability at the end of a violent drift
 
 
-def is_trained(seen: Outlook, classes: int) -> Tensor:
+def is_trained(seen: ModelAnswers, classes: int) -> Tensor:
     """(origins,) whether the model knows classes apart, on labelled samples."""
     if seen.start_confusion is None:
         return torch.zeros(len(seen.start), dtype=torch.bool)
@@ -29,7 +29,7 @@ def is_trained(seen: Outlook, classes: int) -> Tensor:
     return own - 1 / classes > TRAINED
 
 
-def moved(seen: Outlook, steps: Steps) -> Tensor:
+def moved(seen: ModelAnswers, steps: Steps) -> Tensor:
     """(origins, classes) how far drift may move a count, in samples, if it went straight from start to end."""
     if seen.end is None:
         return torch.zeros_like(seen.start)
@@ -37,7 +37,7 @@ def moved(seen: Outlook, steps: Steps) -> Tensor:
 
 
 def reading(
-    route: str, bias: Tensor, steps: Steps, seen: Outlook, lattice: Lattice | None, rows: Tensor, *, doubt: bool
+    route: str, bias: Tensor, steps: Steps, seen: ModelAnswers, lattice: Lattice | None, rows: Tensor, *, doubt: bool
 ) -> Posterior:
     """What one route makes of some origins; `rows` are their places in the lattice. doubt: see lattice_table."""
     if route == "bayes":
@@ -83,7 +83,7 @@ def equally_hard(mean: float, origins: int, classes: int) -> Hardness:
     )
 
 
-def mixed_hardness(seen: Outlook, steps: Steps) -> Hardness:
+def mixed_hardness(seen: ModelAnswers, steps: Steps) -> Hardness:
     """What local training meets: the start model in the first step, close to the end model in the others."""
     assert seen.start_confusion is not None
     assert seen.start_second is not None
@@ -109,7 +109,7 @@ def _proportions(bias: Tensor, steps: Steps) -> Posterior:
     return posterior(table, grid, steps.samples)
 
 
-def bias_from_weights(weight_sums: Tensor, steps: Steps, outlook: Outlook | None) -> Tensor:
+def bias_from_weights(weight_sums: Tensor, steps: Steps, outlook: ModelAnswers | None) -> Tensor:
     """What the last bias would have received, from the weight gradient summed over features (origins, classes).
 
     Where features hardly differ between samples, weight and bias gradient are proportional; the factor is read off the

@@ -12,7 +12,7 @@ from fedspill.dataset import Examples
 from fedspill.leaks.labels.counts.span_counts import SpanCounts, span_counts
 from fedspill.leaks.labels.counts.span_rehearsal import Rehearsed, Stage
 from fedspill.messages import Message
-from fedspill.observe.probe import Probe
+from fedspill.observe.probe import ModelProbe
 from fedspill.observe.row_spaces import sample_layers
 
 _MOST_REHEARSALS = 12  # in a trace, a few seconds each
@@ -23,7 +23,7 @@ _MOST_SAMPLES = 512  # in a batch; rehearsing grows with the cube
 class SpanReader:
     """Reads messages of several rounds; keeps what it rehearsed."""
 
-    probe: Probe
+    probe: ModelProbe
     rng: torch.Generator
     _stages: dict[tuple[int, int], Stage] = field(default_factory=dict)  # by round and samples
     _rehearsed: dict[tuple[int, int, int], Rehearsed] = field(default_factory=dict)  # and number of layers

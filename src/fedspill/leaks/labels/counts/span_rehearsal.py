@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedspill.observe.row_spaces import LayerSamples, distance, rehearsed_distance
+from fedspill.observe.row_spaces import LayerSamples, distance_from_span, rehearsed_distance_from_span
 
 REHEARSALS = 120
 _LARGEST_SHARE = 0.7  # of a class's auxiliary samples that a rehearsed batch takes; the others are looked at
@@ -41,7 +41,7 @@ class Stage:
         self, tensors: Mapping[str, Tensor], scale: float, samples: int, rng: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """A message's features (features, classes) and each layer's noise; `scale` makes it a sum over samples."""
-        found = [distance(layer, scale * layer.change(tensors), samples, rng) for layer in self.layers]
+        found = [distance_from_span(layer, scale * layer.change(tensors), samples, rng) for layer in self.layers]
         whole = torch.ones(len(self.labels), dtype=torch.bool)
         return self._by_class(torch.cat([one.logs for one in found]), whole), torch.tensor([one.noise for one in found])
 
@@ -56,7 +56,10 @@ class Stage:
             chosen = self._drawn(wanted, rng)
             others = torch.ones(len(self.labels), dtype=torch.bool)
             others[chosen] = False
-            logs = [rehearsed_distance(layer, chosen, size) for layer, size in zip(self.layers, noise, strict=True)]
+            logs = [
+                rehearsed_distance_from_span(layer, chosen, size)
+                for layer, size in zip(self.layers, noise, strict=True)
+            ]
             looks.append(self._by_class(torch.cat(logs), others))
             counts.append(wanted)
         return Rehearsed(torch.stack(looks), torch.stack(counts).double())

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.observe.probe import Outlook
+from fedspill.observe.probe import ModelAnswers
 
 _UNLIKE = 0.3  # how much single samples' logits differ, as a share of how large they are
 _MANY = 1 << 20  # inputs behind the mean: it is of the client's own samples, not of some like them
@@ -35,7 +35,7 @@ class HeadChange:
     is_change: bool  # else a gradient, after which there is no other model
 
 
-def wire_outlook(heads: Sequence[HeadChange]) -> Outlook | None:
+def wire_outlook(heads: Sequence[HeadChange]) -> ModelAnswers | None:
     """One row for each head; None where some bias did not change, so that nothing can be read."""
     features = [_mean_features(head) for head in heads]
     known = [h for h in features if h is not None]
@@ -51,7 +51,7 @@ def wire_outlook(heads: Sequence[HeadChange]) -> Outlook | None:
             for head, h in zip(heads, known, strict=True)
         ]
         end = torch.stack(ends)
-    return Outlook(start, variance, _MANY, end=end, reach=reach)
+    return ModelAnswers(start, variance, _MANY, end=end, reach=reach)
 
 
 def _mean_features(head: HeadChange) -> Tensor | None:

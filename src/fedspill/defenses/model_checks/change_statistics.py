@@ -1,0 +1,137 @@
+"""What a client can tell about a received model by looking at numbers alone: five statistics over all layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+from torch import Tensor
+
+from fedspill.defenses.model_checks.layer_change import FloatArray, layer_change
+
+NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest neuron", "a neuron's weights")
+LONGEST = 32  # rounds that may have passed: a server can say any number
+STILL = 1e-12  # a step below which a layer did not move
+_FEWEST = 8  # neurons of a layer among which one can stand out
+_NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
+_COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to stand out in training: no less counts
+
+
+@final
+class UsualLayers(NamedTuple):
+    """What a model's layers have been like, in logs: their usual steps, their largest neurons, and how far these stood
+    out in the first model. That last number no later model changes: what grows round by round cannot take it along.
+    """
+
+    steps: Sequence[float]
+    tops: Sequence[float]
+    first: Sequence[float]
+
+
+@final
+class ChangeStatistics(NamedTuple):
+    """The five statistics, larger is stranger, NaN where nothing can be said; and what the layers are like."""
+
+    values: Sequence[float]
+    layers: UsualLayers  # the steps are those per round
+    stand: Sequence[float]  # how far each layer's largest neuron stands out in this model
+    rounds: int  # that the steps were divided by
+    unsound: str = ""  # a tensor with NaN, infinite or too large values; nothing else is said then
+
+    @property
+    def moved(self) -> bool:
+        return max(self.layers.steps, default=-math.inf) > math.log(2 * STILL)
+
+
+def read_change(
+    before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds: int, usual: UsualLayers | None
+) -> ChangeStatistics:
+    """Compares a model with the last accepted one, `rounds` before; `usual` is what its layers were like so far.
+
+    1. the log of the largest robust z of any neuron's step (weights and bias together) among its layer's;
+    2. the same for what is read from any one input or hidden unit (the columns of a weight);
+       where a layer moves less than usual, a neuron must exceed the usual step to stand out;
+    3. the largest growth of any layer's step against the usual one;
+    4. the largest growth of any layer's largest neuron, weights and bias;
+    5. how much further any layer's largest neuron stands out among the others than it did in the first model.
+
+    A step over several rounds is divided by their number, of which a server can claim `LONGEST` at most.
+    """
+    rounds = min(max(abs(rounds), 1), LONGEST)
+    layers = layers_of(now)
+    neurons, inputs, steps, tops, stand = [], [], [], [], []
+    for place, names in enumerate(layers):
+        seen = layer_change([before[name] for name in names], [now[name] for name in names])
+        total, top = float(np.add.reduce(seen.steps)), seen.sizes.item(-1)
+        if not math.isfinite(total) or not math.isfinite(top):
+            return ChangeStatistics(
+                (math.nan,) * len(NAMES), UsualLayers((), (), ()), (), rounds, _unsound(names, before, now)
+            )
+        steps.append(math.log(math.sqrt(total / seen.entries) / rounds + STILL))
+        step = -math.inf if usual is None else usual.steps[place] + math.log(rounds)  # of one entry
+        neurons.append(_stands_out(seen.steps, seen.entries, step))
+        for columns, entries in seen.inputs:
+            inputs.append(_stands_out(columns, entries, step))
+        tops.append(_log_norm(top))
+        stand.append(_stands_out(seen.sizes, seen.entries))
+    old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
+    growth = math.nan if usual is None else _most_above(steps, usual.steps)
+    larger, further = _most_above(tops, old) / rounds, _most_above(stand, [max(far, _COMMON) for far in first])
+    values = (_most(neurons), _most(inputs), growth, larger, further)
+    return ChangeStatistics(values, UsualLayers(steps, tops, first), stand, rounds)
+
+
+def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
+    """Float tensors by layer: those whose names differ in the last part only."""
+    grouped: dict[str, list[str]] = {}
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and tensor.numel():
+            grouped.setdefault(name.rpartition(".")[0], []).append(name)
+    return list(grouped.values())
+
+
+def _sizes(state: Mapping[str, Tensor], layers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
+    """Of each layer of a model its largest neuron, and how far that stands out."""
+    seen = [layer_change(tensors, tensors) for tensors in ([state[name] for name in names] for names in layers)]
+    tops = [_log_norm(one.sizes.item(-1)) for one in seen]
+    return tops, [_stands_out(one.sizes, one.entries) for one in seen]
+
+
+def _unsound(names: Sequence[str], before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> str:
+    for name in names:
+        seen = layer_change([before[name]], [now[name]])
+        if not math.isfinite(float(seen.steps.sum()) + float(seen.sizes.sum())):
+            return name
+    return names[0]
+
+
+def _stands_out(squares: FloatArray, entries: int, step: float = -math.inf) -> float:
+    """The log of how many robust deviations the largest log norm lies above the middle one.
+
+    squares: squared norms, ascending. The deviation is that of the upper half: a quarter of a layer must move oddly
+    before it grows. Where entries usually move by the log `step`, the middle is at least the norm that makes.
+    """
+    units = n = len(squares)
+    if n and squares.item(0) == 0:  # dead units stand still, and may be most of a layer
+        squares = squares[np.searchsorted(squares, 0.0, "right") :]
+        n = len(squares)
+    if n < _FEWEST:
+        return math.nan
+    middle, upper, top = math.log(squares.item(n // 2)), math.log(squares.item(3 * n // 4)), math.log(squares.item(-1))
+    deviation = max((upper - middle) / 0.6745, 2 * _NARROWEST)
+    middle = max(middle, 2 * step + math.log(entries / units))
+    return math.log1p(max(top - middle, 0.0) / deviation)
+
+
+def _log_norm(square: float) -> float:
+    return math.log(math.sqrt(square) + STILL)
+
+
+def _most_above(values: Sequence[float], others: Sequence[float]) -> float:
+    return _most([value - other for value, other in zip(values, others, strict=True)])
+
+
+def _most(values: Sequence[float]) -> float:
+    return max([value for value in values if value == value], default=math.nan)  # NaN is not itself

@@ -1,0 +1,35 @@
+"""Cosine over all rounds (Li et al. 2023, in FedMIA), as published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+
+from fedspill.attack import Attack
+from fedspill.leaks.membership.guess import Membership
+from fedspill.leaks.membership.leak import MEMBERSHIP, PASSIVE_CONTROL
+from fedspill.leaks.membership.passive.answers import PASSIVE_NEEDS, answers
+from fedspill.leaks.membership.passive.asked_records import asked_of
+from fedspill.leaks.membership.passive.observed import read_observed
+from fedspill.leaks.membership.passive.published_tables import cosine_table
+from fedspill.trace import View
+
+
+@final
+@dataclass(frozen=True)
+class AvgCosine(Attack):
+    """A record is a member if its gradient points where the updates of all rounds went, on average."""
+
+    name: ClassVar[str] = "avg-cosine"
+    title: ClassVar[str] = "Cosine over all rounds"
+    paper: ClassVar[str] = "Li et al. 2023, in FedMIA"
+    needs = PASSIVE_NEEDS
+    leak = MEMBERSHIP
+    control: ClassVar[Mapping[str, Any] | None] = PASSIVE_CONTROL
+
+    def run(self, view: View, rng: torch.Generator) -> Membership:
+        observed, asked = read_observed(view), asked_of(view)
+        return answers(observed, asked, cosine_table(observed, asked).nanmean(0))

@@ -1,0 +1,167 @@
+"""The three statistics of our own attack, each on the records asked about and on left-out auxiliary ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from fedspill.dataset import Examples
+from fedspill.leaks.membership.passive.exact_span import best_layer, leading_directions, nearness, square_of
+from fedspill.leaks.membership.passive.observed import Observed
+from fedspill.leaks.membership.passive.sample_layers import RecordsAtLayer, records_at_layers
+from fedspill.leaks.membership.passive.soft_span import share_within, whitening
+from fedspill.leaks.membership.passive.whitened_gradient import whitened_products, without_labels, without_others
+
+_WIDEST = 4096  # inputs of a layer whose spaces are computed; more would take too long
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """Scores of the records asked about (records, senders), and of auxiliary ones (left out, senders)."""
+
+    name: str
+    asked: Tensor
+    outsiders: Tensor
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Everything that is asked in one go: records first, then auxiliary ones for the tail, then those to whiten by."""
+
+    records: Examples
+    left_out: Examples
+    fitted: Examples
+
+    @staticmethod
+    def of(records: Examples, auxiliary: Examples, rng: torch.Generator) -> Question:
+        """Half of the auxiliary records, at random, are left out of whitening and tell what is usual."""
+        order = torch.randperm(len(auxiliary), generator=rng)
+        half = len(auxiliary) // 2
+        plain = Examples(auxiliary.x, auxiliary.y)
+        return Question(records, plain.take(order[:half]), plain.take(order[half:]))
+
+    @property
+    def everything(self) -> Examples:
+        return Examples.join([self.records, self.left_out, self.fitted])
+
+    @property
+    def tested(self) -> int:
+        return len(self.records) + len(self.left_out)
+
+    def split(self, name: str, table: Tensor, note: str = "") -> Statistic:
+        """table (tested, senders)."""
+        return Statistic(name, table[: len(self.records)], table[len(self.records) : self.tested], note)
+
+
+def statistics(observed: Observed, question: Question, only: str = "") -> list[Statistic]:
+    """Those that can be had here, or the one that is asked for; the sharpest first."""
+    found = [make(observed, question) for name, make in _MAKERS.items() if only in ("", name)]
+    return [one for one in found if one is not None]
+
+
+def _layers(observed: Observed, place: int, question: Question, *, signals: bool) -> list[RecordsAtLayer]:
+    everything = question.everything
+    found = records_at_layers(observed.at(observed.rounds[place].before), everything.x, everything.y, signals=signals)
+    return [layer for layer in found if layer.name.weight in next(iter(observed.rounds[place].changes.values()))]
+
+
+def _exact(observed: Observed, question: Question) -> Statistic | None:
+    senders = observed.senders
+    said = [observed.examples(sender) for sender in senders]
+    most = None if any(count is None for count in said) else max(count for count in said if count is not None)
+    layers = [layer for layer in _layers(observed, 0, question, signals=False) if layer.inputs.shape[1] <= _WIDEST]
+    layer = best_layer(layers, observed, most)
+    if layer is None:
+        return None
+    tested, gaps = question.tested, []
+    table = torch.zeros(tested, len(senders), dtype=torch.double)
+    if layer.raw:
+        for column, sender in enumerate(senders):
+            squares = [square_of(layer.name.matrix(s.changes[sender])) for s in observed.rounds if sender in s.changes]
+            found = leading_directions(torch.stack(squares).sum(0), said[column])
+            if found is not None:
+                gaps.append(found.gap)
+                table[:, column] = nearness(found, layer.inputs[:tested])
+    else:
+        seen_by = torch.zeros(len(senders), dtype=torch.double)
+        for place, seen in enumerate(observed.rounds):
+            inputs = _same(_layers(observed, place, question, signals=False), layer).inputs[:tested]
+            for column, sender in enumerate(senders):
+                if sender not in seen.changes:
+                    continue
+                found = leading_directions(square_of(layer.name.matrix(seen.changes[sender])), said[column])
+                if found is not None:
+                    gaps.append(found.gap)
+                    table[:, column] += nearness(found, inputs)
+                    seen_by[column] += 1
+        table /= seen_by.clamp_min(1)
+    if not gaps:
+        return None
+    # One round of a layer behind others is only near the space: directions that all records share are in it.
+    name = f"{layer.name.weight}, {layer.inputs.shape[1]} inputs"
+    note = f"row space of {name}, {'all rounds together' if layer.raw else 'round by round'}"
+    return question.split("exact span", table, f"{note}; singular values end at a gap of {median(gaps):.3g}")
+
+
+def _same(layers: list[RecordsAtLayer], like: RecordsAtLayer) -> RecordsAtLayer:
+    return next(layer for layer in layers if layer.name == like.name)
+
+
+def _soft(observed: Observed, question: Question) -> Statistic | None:
+    senders, tested = observed.senders, question.tested
+    first = [layer for layer in _layers(observed, 0, question, signals=False) if layer.inputs.shape[1] <= _WIDEST]
+    if not first or len(question.fitted) < 2:
+        return None
+    like = max(first, key=lambda layer: layer.inputs.shape[1])
+    total = torch.zeros(tested, len(senders), dtype=torch.double)
+    seen_by = torch.zeros(len(senders), dtype=torch.double)
+    white = None
+    for place, seen in enumerate(observed.rounds):
+        if white is None or not like.raw:
+            layer = like if place == 0 else _same(_layers(observed, place, question, signals=False), like)
+            white = whitening(layer.inputs[tested:])
+            whitened = layer.inputs[:tested] @ white
+        for column, sender in enumerate(senders):
+            if sender in seen.changes:
+                total[:, column] += share_within(like.name.matrix(seen.changes[sender]), white, whitened)
+                seen_by[column] += 1
+    table = without_others(total / seen_by.clamp_min(1))
+    return question.split("soft span", table, f"whitened rows of {like.name.weight}")
+
+
+def _gradient(observed: Observed, question: Question) -> Statistic | None:
+    senders, tested = observed.senders, question.tested
+    labels = question.everything.y[:tested]
+    known = slice(len(question.records), tested)
+    total = torch.zeros(tested, len(senders), dtype=torch.double)
+    seen_by = torch.zeros(len(senders), dtype=torch.double)
+    if len(question.fitted) < 2 or len(question.left_out) < 2:
+        return None
+    for place, seen in enumerate(observed.rounds):
+        layers = _layers(observed, place, question, signals=True)
+        if not layers:
+            return None
+        columns = [column for column, sender in enumerate(senders) if sender in seen.changes]
+        changes = [seen.changes[senders[column]] for column in columns]
+        found = whitened_products(
+            [layer.take(slice(0, tested)) for layer in layers],
+            [layer.take(slice(tested, None)) for layer in layers],
+            changes,
+        )
+        norms = found[known].square().mean(0).sqrt().clamp_min(1e-300)
+        found = without_labels(without_others(found / norms), labels, known)
+        total[:, columns] += found / found[known].std(0).clamp_min(1e-12)
+        seen_by[columns] += 1
+    return question.split("whitened gradient", total / seen_by.clamp_min(1))
+
+
+_MAKERS: dict[str, Callable[[Observed, Question], Statistic | None]] = {
+    "exact span": _exact,
+    "soft span": _soft,
+    "whitened gradient": _gradient,
+}

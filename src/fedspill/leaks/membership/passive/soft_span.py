@@ -1,0 +1,29 @@
+"""Soft span: more records than a layer has outputs. Each round shows a few combinations of the inputs.
+
+A record is nearer to these combinations than an outsider, once directions that all records share are taken down:
+inputs are whitened by the second moment of auxiliary records.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_RIDGE = 1e-2  # of the mean variance; research/membership.md, soft span
+_TINY = 1e-300
+
+
+def whitening(inputs: Tensor) -> Tensor:
+    """(in, in) the inverse root of the second moment of inputs (records, in), with a ridge."""
+    moment = inputs.T @ inputs / len(inputs)
+    ridge = _RIDGE * float(moment.diagonal().mean()) + _TINY
+    values, vectors = torch.linalg.eigh(moment + ridge * torch.eye(len(moment), dtype=moment.dtype))
+    white: Tensor = (vectors / values.clamp_min(_TINY).sqrt()) @ vectors.T
+    return white
+
+
+def share_within(change: Tensor, white: Tensor, whitened: Tensor) -> Tensor:
+    """(records,) share of a whitened record (records, in) that lies in the rows of a change (out, in)."""
+    rows = torch.linalg.qr((change @ white).T)[0]
+    share: Tensor = (whitened @ rows).square().sum(1) / whitened.square().sum(1).clamp_min(_TINY)
+    return share
