@@ -197,7 +197,7 @@ def main() -> None:
                 pairs = counted_answers(guess, truth, of_every_client=True)
                 row = (
                     measured(found)
-                    | {"matched": float(shares_beaten(pairs.scores, pairs).mean())}
+                    | {"matched": float(shares_beaten(pairs.scores, pairs)[0].mean())}
                     | {"seconds": time.process_time() - began, "n": float(len(found.scores))}
                 )
                 row["outsiders"] = float((~found.member).sum())
@@ -209,7 +209,7 @@ def main() -> None:
                 rows.setdefault(attack, []).append(row)
             only = {
                 "auc": restricted_area(found.member, found.label_only, 1.0),
-                "matched": float(shares_beaten(pairs.label_only, pairs).mean()),
+                "matched": float(shares_beaten(pairs.label_only, pairs)[0].mean()),
             }
             rows.setdefault("label only", []).append(only)
             print(

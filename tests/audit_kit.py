@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -15,8 +16,12 @@ from typing import Any
 
 import pytest
 
+from fedspill.audit.controls import run_control
+from fedspill.audit.matrix import Pair
+from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import AuditResult
 from fedspill.audit.run_audit import Quiet, Request, answer, run_audit
+from fedspill.audit.sealed_attack import AttackProcess
 from fedspill.deployment.plan import Plan, check_plan
 
 TINY: dict[str, Any] = {
@@ -47,6 +52,18 @@ def answered(request: Request) -> dict[str, Any]:
 def typed(result: dict[str, Any]) -> AuditResult:
     """JSON of an audit as what the report reads."""
     return AuditResult.model_validate(result)
+
+
+@cache
+def _attack_process() -> AttackProcess:
+    process = AttackProcess(())
+    atexit.register(process.close)
+    return process
+
+
+def controls_of(pair: Pair) -> ControlOutcome:
+    """Both controls of an attack, in a process that all tests share."""
+    return run_control(pair, _attack_process())
 
 
 @cache

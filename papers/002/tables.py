@@ -29,9 +29,9 @@ from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
 from fedspill.leaks.quantity.guess import ClassQuantities
 from fedspill.leaks.quantity.metrics import QuantityError, WithinFivePercent, WithinOne, constants
+from fedspill.leaks.quantity.round_truth import true_owners
 from fedspill.metric import Measured, Metric, Score
 from fedspill.models.heads import last_linear
-from fedspill.observe.round_truth import true_owners
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
 from fedspill.reproduce import By, Row, Run, Table, not_runnable, published, verdict

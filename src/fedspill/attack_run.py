@@ -6,6 +6,7 @@ Whoever runs an attack (the command line, the audit, its controls, a notebook) c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedspill.attack import Attack
 from fedspill.errors import FedspillError, NothingToGuess, NotScored
 from fedspill.guess import Guess
+from fedspill.intervals import CLIENTS, Proof, Scale
 from fedspill.leak import Leak
 from fedspill.metric import Measured, Metric, Score
 from fedspill.progress import UNWATCHED, Progress
@@ -33,6 +35,10 @@ class Measurement(BaseModel):
     values: list[float]
     chance: list[float]
     trials: list[int] | None
+    clusters: list[int] | None = None
+    within: str = CLIENTS
+    scale: tuple[float, float, float | None] | None = None  # worst, perfect, failed
+    proof: tuple[int, int, int] | None = None  # proven, total, refuted
 
     @staticmethod
     def of(measured: Measured) -> Measurement:
@@ -40,12 +46,21 @@ class Measurement(BaseModel):
             values=[float(value) for value in measured.values],
             chance=[float(value) for value in measured.chance],
             trials=None if measured.trials is None else [int(value) for value in measured.trials],
+            clusters=None if measured.clusters is None else [int(value) for value in measured.clusters],
+            within=measured.within,
+            scale=None if measured.scale is None else astuple(measured.scale),
+            proof=None if measured.proof is None else astuple(measured.proof),
         )
 
     def measured(self) -> Measured:
-        trials = None if self.trials is None else torch.tensor(self.trials)
+        trials, clusters = (
+            None if numbers is None else torch.tensor(numbers, dtype=torch.int64)
+            for numbers in (self.trials, self.clusters)
+        )
         values, chance = (torch.tensor(numbers, dtype=torch.float64) for numbers in (self.values, self.chance))
-        return Measured(values, chance, trials)
+        scale = None if self.scale is None else Scale(*self.scale)
+        proof = None if self.proof is None else Proof(*self.proof)
+        return Measured(values, chance, trials, clusters, self.within, scale, proof)
 
 
 class Outcome(BaseModel):
@@ -58,6 +73,7 @@ class Outcome(BaseModel):
     metric: str = ""  # the headline
     measured: dict[str, Measurement] = Field(default_factory=dict)
     rounds: list[int] = Field(default_factory=list)  # of each origin
+    senders: list[str] = Field(default_factory=list)  # of each origin
     notes: list[str] = Field(default_factory=list)
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     evidence: list[dict[str, Any]] = Field(default_factory=list)
@@ -86,11 +102,24 @@ def run_attack(
     view = trace.view(threat, me=ME, knowledge=knowledge, progress=progress)
     guess = attack(view, seed=seed, limit=limit)
     truth = trace.truth() if truth is None else truth
-    headline = attack.leak.headline
+    return score_guess(attack.leak, guess, truth, used=sorted(view.used), metrics=metrics, show_data=show_data)
+
+
+def score_guess(
+    leak: Leak[Any],
+    guess: Guess,
+    truth: Truth,
+    *,
+    used: Sequence[str] = (),
+    metrics: Sequence[Metric[Any]] = (),
+    show_data: bool = False,
+) -> Outcome:
+    """A guess held against the truth. No code of the attack is needed for it, so that none need be here."""
+    headline = leak.headline
     measured: dict[str, Measurement] = {}
     scores: dict[str, Score] = {}
     notes = list(guess.notes)
-    for metric in (headline, *_details(attack.leak, metrics, notes)):
+    for metric in (headline, *_details(leak, metrics, notes)):
         try:
             result = metric.measure(guess, truth)
         except NotScored as error:
@@ -107,8 +136,9 @@ def run_attack(
         metric=headline.name,
         measured=measured,
         rounds=[origin.round for origin in guess.of],
+        senders=[origin.sender for origin in guess.of],
         notes=notes,
-        used=sorted(view.used),
+        used=list(used),
         evidence=[item.as_json() for item in headline.evidence(guess, truth, private=show_data)],
         guess=guess,
         scores=scores,

@@ -32,6 +32,7 @@ class FileLimits:
 
 
 LIMITS = FileLimits()
+SPARSE_FROM = 1 << 30  # bytes; smaller files may be as hollow as they like, and compressing file systems do that
 MOST_ITEMS = 4_000_000  # values in one piece of JSON: as Python objects they take many times the room of their text
 
 
@@ -47,6 +48,8 @@ def read_tensors(path: Path, *, only: Iterable[str] | None = None, limits: FileL
             return {name: file.get_tensor(name) for name in wanted}
     except safetensors.SafetensorError as error:
         raise InputRefused(f"{path} is not a sound safetensors file: {error}.") from None
+    except (RuntimeError, OSError, MemoryError) as error:  # it cannot be mapped: larger than the memory, or hollow
+        raise InputRefused(f"{path} is too large to be read here ({type(error).__name__}).") from None
 
 
 def check_safetensors(path: Path, limits: FileLimits = LIMITS) -> dict[str, Any]:
@@ -76,6 +79,7 @@ def check_safetensors(path: Path, limits: FileLimits = LIMITS) -> dict[str, Any]
     header.pop("__metadata__", None)
     if len(header) > limits.tensors:
         raise InputRefused(f"{path} declares {len(header):,} tensors, the limit is {limits.tensors:,}.")
+    _refuse_sparse(path, size)
     for name, entry in header.items():
         _refuse_hollow(path, name, entry, size)
     return header
@@ -91,6 +95,13 @@ def _refuse_large_header(path: Path, content: bytes, limits: FileLimits) -> None
             raise InputRefused(
                 f"{path} declares more than {limits.tensors:,} tensors, or a header that is not one of tensors."
             )
+
+
+def _refuse_sparse(path: Path, size: int) -> None:
+    """A file of holes costs its sender nothing and its reader all of it."""
+    there = path.stat().st_blocks * 512
+    if size > SPARSE_FROM and there < size // 16:
+        raise InputRefused(f"{path} is hollow: it declares {size:,} bytes and holds {there:,}.")
 
 
 def _refuse_hollow(path: Path, name: str, entry: Any, size: int) -> None:

@@ -22,6 +22,18 @@ class Words:
     sentence: str  # "87 of 100 labels of a client's round are read correctly"
 
 
+@dataclass(frozen=True)
+class Degree:
+    """How much is read, in words that a leak's claim has room for."""
+
+    much: str  # "{much} of the labels"
+    often: str  # "tell it {often}"
+
+
+def _between_0_and_1(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Leak(Generic[G]):
     """What is guessed, how it is scored, where it must be found, and how people speak of it.
@@ -40,6 +52,10 @@ class Leak(Generic[G]):
     figure: Callable[[float], str]  # a value of the headline metric in words
     sentence: str  # with the figure in the place of {figure}
     taxonomy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # nearest ids of public lists
+    # What whoever finds it can do, for "The server can ...": "read {much} of the labels ..." or "tell ... {often}".
+    claim: str = ""
+    share: Callable[[float], float] = _between_0_and_1  # a value of the headline metric as a share, for a picture
+    implied_by: tuple[str, ...] = ()  # leaks that say this one too, to an adversary who has them
 
     @property
     def headline(self) -> Metric[G]:
@@ -49,6 +65,11 @@ class Leak(Generic[G]):
         """The score, and what guessing would get, in this leak's own words."""
         figure = self.figure(score.value)
         return Words(figure, self.figure(score.chance), self.sentence.format(figure=figure))
+
+    def claimed(self, degree: Degree) -> str:
+        """What can be done, with how much of it."""
+        claim = self.claim or f"learn this {{often}}: {self.title.lower()}"
+        return claim.format(much=degree.much, often=degree.often)
 
 
 def of_hundred(things: str) -> Callable[[float], str]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
+from abc import ABC
+from collections.abc import Sequence
+from typing import final
 
 import torch
 from sklearn.metrics import roc_curve
 from torch import Tensor
 
+from fedspill.curve_intervals import Ranking, measure_area, own_clusters
 from fedspill.errors import NotScored
 from fedspill.evidence import Curve, Evidence
 from fedspill.guess import Guess
-from fedspill.intervals import CONFIDENCE, binomial_interval
-from fedspill.metric import Measured, Score
-from fedspill.seeds import generator
+from fedspill.intervals import CONFIDENCE, OverFederations, Scale
+from fedspill.metric import G, Measured, Metric
 from fedspill.trace import Truth
 
 MAX_FPR = 0.25  # what paper 004 restricts its curves to
-_DRAWS = 1000
 
 
 def target_facts(guess: Guess, places: Tensor, truth: Truth, name: str) -> Tensor:
@@ -28,14 +29,39 @@ def target_facts(guess: Guess, places: Tensor, truth: Truth, name: str) -> Tenso
     return torch.stack([truth.get(origin, name)[place] for origin, place in pairs])
 
 
-def area_score(measured: Measured, max_fpr: float) -> Score:
-    assert measured.trials is not None
-    true, n = measured.trials > 0, len(measured.values)
-    if not bool(true.any()) or bool(true.all()):
-        return Score.unscored("all targets are alike: nothing to tell apart", n)
-    value = restricted_area(true, measured.values, max_fpr)
-    low, high = area_interval(true, measured.values, max_fpr)
-    return Score(value, low, high, n, max(0.5, restricted_area(true, measured.chance, max_fpr)))
+class AreaMetric(Metric[G], ABC):
+    """A restricted ROC area: values are scores, trials whether a target is positive, chance what imputation says."""
+
+    max_fpr: float
+
+    @final
+    def tells(self, part: Measured) -> bool:
+        assert part.trials is not None
+        return bool((part.trials > 0).any()) and bool((part.trials <= 0).any())
+
+    @final
+    def over_federations(self, parts: Sequence[Measured], scale: Scale | None) -> OverFederations:
+        return measure_area([_ranking(part) for part in parts], self.max_fpr, within=parts[0].within)
+
+    @final
+    def chance_of(self, part: Measured) -> float:
+        assert part.trials is not None
+        return max(0.5, restricted_area(part.trials > 0, part.chance, self.max_fpr))
+
+
+def _ranking(part: Measured) -> Ranking:
+    assert part.trials is not None
+    return Ranking(part.trials > 0, part.values, part.own_clusters)
+
+
+def holders_of(guess: Guess, places: Tensor, truth: Truth) -> Tensor:
+    """(targets,) the client that holds each target; a record that nobody holds stands alone.
+
+    Recordings before this fact was kept do not say: then each target counts by itself.
+    """
+    if all(truth.has(origin, "target_holders") for origin in guess.of):
+        return own_clusters(target_facts(guess, places, truth, "target_holders"))
+    return torch.arange(len(places))
 
 
 def restricted_area(true: Tensor, scores: Tensor, max_fpr: float = MAX_FPR) -> float:
@@ -58,24 +84,10 @@ def roc(true: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def area_interval(true: Tensor, scores: Tensor, max_fpr: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The exact binomial interval at the number of targets that the area's spread is worth.
-
-    The spread comes from drawing the targets anew within each class. It is none when all are told apart, so that the
-    number is at most that of the rarer class: eight of eight right are no certainty.
-    """
-    rng = generator(0, "restricted area")
-    classes = [(true == side).nonzero().flatten() for side in (True, False)]
-    fewest = min(len(members) for members in classes)
-    drawn = []
-    for _ in range(_DRAWS):
-        again = [members[torch.randint(len(members), (len(members),), generator=rng)] for members in classes]
-        picked = torch.cat(again)
-        drawn.append(restricted_area(true[picked], scores[picked], max_fpr))
-    value, spread = restricted_area(true, scores, max_fpr), float(torch.tensor(drawn).var())
-    share = min(max(value, 0.0), 1.0)
-    effective = min(share * (1 - share) / spread if spread > 0 else math.inf, float(fewest))
-    low, high = binomial_interval(share * effective, effective, confidence)
-    return min(low, value), max(high, value)
+    """The interval of one area whose targets each stand alone, as in the tables of paper 004."""
+    ranking = Ranking(true > 0, scores, torch.arange(len(true)))
+    found = measure_area([ranking], max_fpr, confidence=confidence).interval()
+    return found.low, found.high
 
 
 def roc_evidence(title: str, true: Tensor, scores: Tensor) -> Evidence:

@@ -46,6 +46,11 @@ class Channel:
     def __str__(self) -> str:
         return f"{self.kind} from {self.sender} to {self.receiver}"
 
+    def includes(self, other: Channel) -> bool:
+        """Whether everything that passes there passes here: one client's own messages are among all clients'."""
+        ends = ((self.sender, other.sender), (self.receiver, other.receiver))
+        return self.kind == other.kind and all(mine == its or (mine, its) == ("client", "self") for mine, its in ends)
+
     def carries(self, message: Message, me: str | None) -> bool:
         return (
             message.kind == self.kind
@@ -67,6 +72,8 @@ class ThreatModel:
     knows: frozenset[str] = frozenset()
     does: frozenset[str] = frozenset()  # empty: passive
     title: str = field(default="", compare=False)
+    who: str = field(default="", compare=False)  # in the middle of a sentence: "the server"
+    short: str = field(default="", compare=False)  # what it is, in a few words: "follows the protocol"
 
     def __post_init__(self) -> None:
         for word in self.knows:
@@ -76,13 +83,18 @@ class ThreatModel:
             if word not in POWERS:
                 raise UnknownName("power", word, POWERS)
 
+    def has_all_of(self, other: ThreatModel) -> bool:
+        """Whether this adversary sees, knows and may do at least what the other does."""
+        sees = all(any(own.includes(channel) for own in self.sees) for channel in other.sees)
+        return sees and other.knows <= self.knows and other.does <= self.does
+
     def sees_kind(self, kind: str) -> bool:
         return any(channel.kind == kind for channel in self.sees)
 
     def sees_message(self, message: Message, me: str | None = None) -> bool:
         return any(channel.carries(message, me) for channel in self.sees)
 
-    def _sees_of_others(self, kind: str) -> bool:
+    def sees_of_others(self, kind: str) -> bool:
         """One's own messages are no leak."""
         return any(channel.kind == kind and channel.sender != "self" for channel in self.sees)
 
@@ -90,7 +102,7 @@ class ThreatModel:
         """What this adversary lacks for `needs`, one phrase each; empty when the attack fits."""
         lacks = []
         for kinds in needs.sees:
-            if not any(self._sees_of_others(kind) for kind in kinds):
+            if not any(self.sees_of_others(kind) for kind in kinds):
                 lacks.append(f"to see {' or '.join(f'{kind} messages' for kind in sorted(kinds))}")
         lacks += [f"to know {KNOWLEDGE[word]} ({word})" for word in sorted(needs.knows - self.knows)]
         lacks += [f"to {POWERS[word]} ({word})" for word in sorted(needs.does - self.does)]
@@ -126,12 +138,16 @@ CURIOUS_SERVER = ThreatModel(
     ),
     frozenset(_PROTOCOL | _SERVER_DATA),
     title="follows the protocol and reads every client's update",
+    who="the server",
+    short="follows the protocol, reads updates",
 )
 CURIOUS_SERVER_SECAGG = ThreatModel(
     "curious-server-secagg",
     frozenset({Channel("model", "server", "client"), Channel("aggregate", "aggregator", "server")}),
     frozenset(_PROTOCOL | _SERVER_DATA),
     title="follows the protocol; secure aggregation shows it the sum only",
+    who="the server",
+    short="follows the protocol, sees sums only",
 )
 CURIOUS_CLIENT = ThreatModel(
     "curious-client",
@@ -144,6 +160,8 @@ CURIOUS_CLIENT = ThreatModel(
     ),
     frozenset(_PROTOCOL | _SERVER_DATA | {"labels_per_client", "own_data"}),
     title="takes part, and reads the models it receives; nothing of single clients",
+    who="another client",
+    short="takes part, sees global models",
 )
 EAVESDROPPER = ThreatModel(
     "eavesdropper",
@@ -156,6 +174,8 @@ EAVESDROPPER = ThreatModel(
     ),
     frozenset({"batch_size", "samples", "local_lr", "local_epochs"}),
     title="reads an unencrypted wire and the published training settings, and nothing else",
+    who="anyone on the wire",
+    short="reads unencrypted traffic",
 )
 MALICIOUS_SERVER = ThreatModel(
     "malicious-server",
@@ -163,6 +183,8 @@ MALICIOUS_SERVER = ThreatModel(
     frozenset(_PROTOCOL | _SERVER_DATA | {"shadow_data", "targets"}),
     frozenset({"alter_model"}),
     title="sees the sum only, and may hand out a model of its own making",
+    who="a malicious server",
+    short="sees sums only, alters the model",
 )
 VERTICAL_SERVER = ThreatModel(
     "vertical-server",
@@ -177,6 +199,8 @@ VERTICAL_SERVER = ThreatModel(
     frozenset(_PROTOCOL | {"unlabelled_aux", "defense"}),
     frozenset({"choose_batch"}),
     title="coordinates a vertical federation, picks the batch indices and reads the parties' gradients",
+    who="the server",
+    short="picks batches, reads parties' gradients",
 )
 
 ADVERSARIES: dict[str, ThreatModel] = {

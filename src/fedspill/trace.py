@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, overload
 
 from torch import Tensor, stack
 
@@ -16,6 +16,8 @@ from fedspill.progress import UNWATCHED, Progress
 from fedspill.threat import KNOWLEDGE, ThreatModel
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedspill.dataset import Examples
 
 
@@ -172,10 +174,21 @@ class Trace(ABC):
         progress: Progress = UNWATCHED,
     ) -> View:
         """What `threat` sees; of the protocol and the given knowledge it gets what it may know, and nothing else."""
+        known, public = self.known_to(threat, knowledge)
+
+        def said(kind: Kind | None, number: int | None) -> Iterator[Message]:
+            return self.messages(kind, round=number)
+
+        return View(said, threat, known, me=me, public=public, progress=progress)
+
+    @final
+    def known_to(
+        self, threat: ThreatModel, knowledge: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What `threat` may know of the protocol and of the given knowledge, and what every party knows."""
         offered = {**self.protocol, **(knowledge or {})}
         known = {word: value for word, value in offered.items() if word in threat.knows and value is not None}
-        public = {word: self.protocol.get(word) for word in PUBLIC}
-        return View(self, threat, known, me=me, public=public, progress=progress)
+        return known, {word: self.protocol.get(word) for word in PUBLIC}
 
 
 # Facts of the protocol that every party has, because every message shows them.
@@ -188,7 +201,7 @@ class View:
 
     def __init__(
         self,
-        source: Trace,
+        said: Callable[[Kind | None, int | None], Iterator[Message]],
         threat: ThreatModel,
         knowledge: Mapping[str, Any],
         *,
@@ -201,7 +214,7 @@ class View:
         self.progress = progress  # for long work to tell how far it is
         self.public = dict(public or {})
         self.used: set[str] = set()  # knowledge that was really asked for: evidence, not a declaration
-        self.__source = source
+        self.__said = said  # of a kind and a round, or of all: no trace, which would have the truth in it
         self.__knowledge = dict(knowledge)
 
     def get(self, kind: Kind, *, round: int | None = None) -> list[Message]:
@@ -212,12 +225,27 @@ class View:
                 f"{self.threat.name} does not see {kind} messages; it sees: {seen or 'nothing'}.",
                 remedy="An attack must declare what it reads in `needs`.",
             )
-        found = self.__source.messages(kind, round=round)
+        found = self.__said(kind, round)
         return [message for message in found if self.threat.sees_message(message, self.me)]
 
     def sees(self, kind: Kind) -> bool:
         """Whether messages of that kind are visible at all."""
         return self.threat.sees_kind(kind)
+
+    @overload
+    def knows(self, what: Literal["architecture"]) -> Callable[[], nn.Module]: ...
+    @overload
+    def knows(self, what: Literal["aux_data", "shadow_data", "own_data"]) -> Examples: ...
+    @overload
+    def knows(self, what: Literal["unlabelled_aux"]) -> Tensor: ...
+    @overload
+    def knows(self, what: Literal["batch_size", "samples", "local_epochs", "client_count"]) -> int: ...
+    @overload
+    def knows(self, what: Literal["local_lr"]) -> float: ...
+    @overload
+    def knows(self, what: Literal["labels_per_client"]) -> tuple[int, int]: ...
+    @overload
+    def knows(self, what: str) -> Any: ...
 
     def knows(self, what: str) -> Any:
         """That piece of knowledge; see fedspill.threat.KNOWLEDGE for the words."""

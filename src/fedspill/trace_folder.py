@@ -9,6 +9,7 @@ last whole round by asking for it.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from fedspill.errors import InputRefused, NotWritten, TraceRefused, UsageError
 from fedspill.files import (
     LIMITS,
     FileLimits,
+    check_safetensors,
     dump_json,
     parse_json,
     read_bytes,
@@ -145,6 +147,12 @@ class FolderRecorder(Recorder):
             )
 
 
+# The least that numbers of a protocol may be; a learning rate is more than 0.
+_NUMBERS = {"classes": 1, "local_lr": 0, "batch_size": 1, "local_epochs": 1, "client_count": 0, "samples": 0}
+MOST = 1 << 40
+MOST_CLASSES = 100_000  # without a head that has as many rows
+
+
 @final
 class FolderTrace(Trace):
     """A trace read back from its folder; refused whole if any byte of it is not as recorded."""
@@ -168,6 +176,7 @@ class FolderTrace(Trace):
                 raise TraceRefused(f"{self._folder}/trace.json says nothing of the protocol.")
             self.protocol = header["protocol"]
             self._rounds, cut = self._read_index(partial)
+            self._refuse_absurd_protocol()
             self.events = [
                 Event(line["round"], event["party"], event["what"]) for line in self._rounds for event in line["events"]
             ]
@@ -179,6 +188,36 @@ class FolderTrace(Trace):
             raise TraceRefused(f"Trace {self._folder} is refused: its index is malformed ({error!r}).") from None
         if cut:
             self.events.append(Event(len(self._rounds), "trace", f"opened up to here only: {cut}"))
+
+    def _refuse_absurd_protocol(self) -> None:
+        """What the header says is believed only as far as the messages bear it out: it is read before any of them."""
+        for name, least in _NUMBERS.items():
+            value = self.protocol.get(name)
+            if value is None:
+                continue
+            sound = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not sound or value < least or value > MOST or (name == "local_lr" and value == 0):
+                raise TraceRefused(f"{self._folder}/trace.json says {name} = {str(value)[:40]}, which cannot be.")
+        classes, head = self.protocol.get("classes"), self.protocol.get("head_weight")
+        if classes is None or not isinstance(head, str):
+            if isinstance(classes, int) and classes > MOST_CLASSES:
+                raise TraceRefused(f"{self._folder}/trace.json says {classes:,} classes and names no head.")
+            return
+        rows, said = self._rows_of(head), f"{self._folder}/trace.json says {classes:,} classes"
+        if rows is not None and rows != classes and (rows, classes) != (1, 2):
+            raise TraceRefused(f"{said}; its head {head!r} has {rows:,} rows.")
+        if rows is None and classes > MOST_CLASSES:
+            raise TraceRefused(f"{said}, and no message has its head {head!r}.")
+
+    def _rows_of(self, head: str) -> int | None:
+        """The first dimension of that tensor in the first message that has it."""
+        for line in self._rounds:
+            for index, entry in enumerate(line["messages"]):
+                if head in entry["tensors"]:
+                    header = check_safetensors(self._folder / line["file"]["name"], self._limits)
+                    shape = header[f"{index}/{head}"]["shape"]
+                    return int(shape[0]) if len(shape) == 2 else 0
+        return None
 
     def messages(self, kind: Kind | None = None, *, round: int | None = None) -> Iterator[Message]:
         for line in self._rounds:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from audit_kit import HEAD, attack_code, audit, plug_in, tiny
+from audit_kit import HEAD, attack_code, audit, controls_of, plug_in, tiny
 
 from fedspill.attack_run import Outcome, run_attack
-from fedspill.audit.controls import Swapped, run_control, swapped
+from fedspill.audit.controls import Swapped, swapped
 from fedspill.audit.matrix import Pair, pairs_of
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import ControlPart
@@ -36,7 +36,7 @@ def attacked(pair: Pair, trace: Trace, deployment: Deployment, seed: int) -> Out
 
 @pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)
 def test_every_attack_passes_its_controls(pair: Pair) -> None:
-    outcome = run_control(pair)
+    outcome = controls_of(pair)
     assert outcome.status == "ok", outcome.why
     assert outcome.positive.passed, outcome.positive
     assert outcome.negative.passed, outcome.negative

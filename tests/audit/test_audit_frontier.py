@@ -37,7 +37,7 @@ def point(name: str, level: Severity, right: int, used: tuple[str, ...] = (), st
         score=score,
         used=list(used),
     )
-    return Point(DefenseSetting(name), finding, Accuracy(right, 100), None, None)
+    return Point(DefenseSetting.one(name), finding, Accuracy(right, 100), None, None)
 
 
 def test_candidates_come_from_the_plan_or_from_the_defenses_themselves() -> None:

@@ -68,7 +68,7 @@ def test_an_internal_error_is_never_a_success_nor_a_finding(
     def broken(path: Path | None) -> None:
         raise ZeroDivisionError("SECRET")
 
-    monkeypatch.setattr("fedspill.cli.audit.read_plan", broken)
+    monkeypatch.setattr("fedspill.deployment.plan.read_plan", broken)
     ended = fedspill("audit")
     assert ended.code == 3
     assert "ZeroDivisionError at test_audit_results.py" in ended.err
@@ -79,7 +79,7 @@ def test_dry_run_tells_the_matrix_and_the_cost(tmp_path: Path, fedspill: Fedspil
     write_plan(tmp_path / "plan.toml")
     ended = fedspill("audit", "plan.toml", "--dry-run")
     assert ended.code == 0
-    assert "skipped: needs to see" in ended.out
+    assert "2 pairs do not run: curious-client sees no updates (2)" in ended.out
     assert "minutes" in ended.out
     assert "bytes" in ended.out
     assert not (tmp_path / "fedspill-audit").exists()
@@ -129,13 +129,16 @@ def altered(result: dict[str, Any], **score: Any) -> dict[str, Any]:
     finding = next(finding for finding in changed["findings"] if finding["id"] == "llbg/curious-server")
     finding["score"] |= {k: v for k, v in score.items() if k in finding["score"]}
     finding |= {k: v for k, v in score.items() if k not in finding["score"]}
+    if "value" in score:  # three federations around it
+        finding["score"]["federations"] = [score["value"] + step for step in (-0.015, 0.0, 0.015)]
+        finding["score"]["by_clients"] = [score["low"], score["high"]]
     return changed
 
 
 def test_compare_tells_new_fixed_and_changed_beyond_noise(audited: Audited) -> None:
     result = altered(audited[1], value=0.7, low=0.65, high=0.75, severity="medium", advantage=0.3)
     safe = altered(result, value=0.3, low=0.25, high=0.35, severity="info", advantage=-0.2)
-    noisy = altered(result, value=0.74, low=0.69, high=0.79)
+    noisy = altered(result, value=0.71, low=0.66, high=0.76)
     gone = copy.deepcopy(result)
     gone["findings"] = [finding for finding in gone["findings"] if finding["id"] != "llbg/curious-server"]
     unscored = altered(result, status="unscored", severity=None)
@@ -179,6 +182,10 @@ def test_a_stale_lock_is_taken_over_and_a_strange_one_is_not(tmp_path: Path) -> 
     (tmp_path / "lock").write_text(json.dumps({"pid": 5, "host": "elsewhere"}))
     with pytest.raises(UsageError, match="elsewhere"), locked(tmp_path):
         pass
+    # A container that died leaves no sign of life, and its name never comes back.
+    os.utime(tmp_path / "lock", (0, 0))
+    with locked(tmp_path):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
 
 
 def test_a_store_of_another_version_or_cut_short_is_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from fedspill.audit.jobs import Job
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.run_audit import Request, result_of
 from fedspill.audit.target import Target
-from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.deployment.recorded_plan import recorded_plan

@@ -92,7 +92,7 @@ def test_every_attack_runs_with_the_truth_wired(trace: MemoryTrace, name: str) -
 
 def test_the_wire_holds(trace: MemoryTrace) -> None:
     """Or the test above proves nothing: whoever digs for the truth trips it."""
-    cheat = Scripted(lambda view, rng: view._View__source.truth())
+    cheat = Scripted(lambda view, rng: view._View__said.__closure__[0].cell_contents.truth())
     wired = Tripwire(trace)
     with pytest.raises(AttackFailed):
         cheat(wired.view(CURIOUS_SERVER), seed=0)

@@ -182,7 +182,7 @@ def test_archive_that_declares_too_much_is_refused_unopened(tmp_path: Path) -> N
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(1000))
         archive.infolist()[0].file_size = LIMIT + 1
-    with little_memory(), pytest.raises(InputRefused, match=r"declares 2,147,483,649 bytes in 1 files"):
+    with little_memory(), pytest.raises(InputRefused, match=r"declares 2,147,483,649 bytes out of"):
         Olivetti().load(tmp_path)
     path.rename(tmp_path / "images")
     with pytest.raises(InputRefused, match="declares"):

@@ -4,12 +4,15 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from fedspill.defense import DataUse
 from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.dp_sgd import DpSgd
+from fedspill.defenses.loss_distribution import exact_gaussian, tighter_epsilon
 from fedspill.defenses.verify import data_use, guarantee_of
 from fedspill.errors import UsageError
 from fedspill.federation.horizontal import Settings
@@ -94,11 +97,33 @@ def test_epsilon_counts_the_real_number_of_steps() -> None:
     assert (use.rounds, use.steps, use.sampling) == (7, 20, 0.2)
     guarantee = guarantee_of(settings, [50, 100], 321)
     assert guarantee is not None
-    assert guarantee.epsilon == pytest.approx(gaussian_epsilon(1.1, 0.2, 7 * 20, 1e-5))
+    assert guarantee.epsilon == pytest.approx(tighter_epsilon(1.1, 0.2, 7 * 20, 1e-5)[0])
 
 
 def test_shuffled_steps_get_no_credit_for_sampling() -> None:
     use = DataUse(rounds=4, steps=5, epochs=1, sampling=0.2, parameters=10, samples=50)
     shuffled = DpSgd(noise_multiplier=2.0, sampling="shuffle").claims(use)
     assert shuffled is not None
-    assert shuffled.epsilon == pytest.approx(gaussian_epsilon(1.0, 1.0, 4, 1e-5))
+    assert shuffled.epsilon == pytest.approx(tighter_epsilon(1.0, 1.0, 4, 1e-5)[0])
+
+
+@pytest.mark.parametrize(("multiplier", "steps", "delta"), [(1.0, 1, 1e-5), (4.0, 10, 1e-5), (0.8, 3, 1e-3)])
+def test_the_exact_epsilon_of_gaussian_noise_gives_its_delta_back(multiplier: float, steps: int, delta: float) -> None:
+    """By the density itself: delta is what of P lies above e^epsilon times Q."""
+    epsilon, sigma = exact_gaussian(multiplier, steps, delta), multiplier / math.sqrt(steps)
+    z = np.linspace(-40 * sigma, 40 * sigma + 1, 2_000_001)
+    one, other = (stats.norm.pdf(z, at, sigma) for at in (1.0, 0.0))
+    reached = float(np.trapezoid(np.maximum(one - math.exp(epsilon) * other, 0.0), z))
+    assert reached == pytest.approx(delta, rel=1e-3)
+    assert epsilon < gaussian_epsilon(multiplier, 1.0, steps, delta)
+
+
+@pytest.mark.parametrize(("multiplier", "sampling", "steps"), [(1.0, 0.01, 1000), (4.0, 0.05, 60), (1.3, 1.0, 12)])
+def test_the_tighter_of_two_bounds_is_reported_and_never_the_looser(
+    multiplier: float, sampling: float, steps: int
+) -> None:
+    epsilon, by = tighter_epsilon(multiplier, sampling, steps, 1e-5)
+    renyi = gaussian_epsilon(multiplier, sampling, steps, 1e-5)
+    assert 0 < epsilon <= renyi
+    assert (by == "Renyi") == (epsilon == renyi)
+    assert epsilon > 0.5 * renyi  # both bound the same number

@@ -11,7 +11,7 @@ from audit_kit import here, tiny, write_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspill.deployment.plan import Plan, check_plan, read_plan
+from fedspill.deployment.plan import Plan, check_plan, default_plan, read_plan
 from fedspill.deployment.toml_lines import line_of
 from fedspill.errors import FedspillError, PlanError
 
@@ -74,7 +74,8 @@ def test_the_command_says_them_all_and_exits_2(
 def test_file_and_object_are_the_same(tmp_path: Path) -> None:
     assert read_plan(write_plan(tmp_path / "plan.toml", repeats=2)) == tiny(repeats=2)
     assert check_plan(Plan().model_dump(mode="json"), "itself") == Plan()
-    assert read_plan(None) == Plan()
+    assert read_plan(None) == default_plan()
+    assert default_plan().model_copy(update={"record": Plan().record}) == Plan()
 
 
 @pytest.mark.parametrize(

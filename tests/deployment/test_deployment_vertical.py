@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_kit import controls_of
 
-from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import adversaries_of, pairs_of
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.target import AS_DEPLOYED, Target
@@ -50,7 +50,7 @@ def test_its_recording_holds_places_and_never_inputs(tmp_path: Path) -> None:
 
 def test_both_controls_of_the_exact_attack_pass() -> None:
     (pair,) = [pair for pair in pairs_of(plan()) if pair.attack == "cafe"]
-    outcome = run_control(pair)
+    outcome = controls_of(pair)
     assert outcome.positive.passed, outcome
     assert outcome.negative.passed, outcome
 
@@ -58,7 +58,7 @@ def test_both_controls_of_the_exact_attack_pass() -> None:
 @pytest.mark.slow
 def test_both_controls_of_the_published_attack_pass() -> None:
     (pair,) = [pair for pair in pairs_of(plan()) if pair.attack == "cafe-paper"]
-    outcome = run_control(pair)
+    outcome = controls_of(pair)
     assert outcome.positive.passed, outcome
     assert outcome.negative.passed, outcome
 

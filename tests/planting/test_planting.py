@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from audit_kit import controls_of
 from spine import network
 from torch import Tensor, nn
 
-from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
 from fedspill.audit.planted_run import run_planted
 from fedspill.data.made_up_people import MadeUpPeople
@@ -202,7 +202,7 @@ def test_targets_mask_the_whole_attribute_and_are_balanced() -> None:
 
 @pytest.mark.parametrize("name", ["planted", "planted-membership"])
 def test_the_controls_of_closed_form_attacks_pass(name: str) -> None:
-    outcome = run_control(Pair(name, "malicious-server", options_of(make("attacks", name))))
+    outcome = controls_of(Pair(name, "malicious-server", options_of(make("attacks", name))))
     assert outcome.failure() == ""
 
 
@@ -210,7 +210,7 @@ def test_the_controls_of_closed_form_attacks_pass(name: str) -> None:
 @pytest.mark.timeout(1200)  # they train for minutes
 @pytest.mark.parametrize("name", ["aai", "mia2aia", "ami"])
 def test_the_controls_of_trained_attacks_pass(name: str) -> None:
-    outcome = run_control(Pair(name, "malicious-server", options_of(make("attacks", name))))
+    outcome = controls_of(Pair(name, "malicious-server", options_of(make("attacks", name))))
     assert outcome.failure() == ""
 
 

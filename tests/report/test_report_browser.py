@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,25 +59,6 @@ def test_opens_clean(browser: Any, page_file: Path, width: int, scheme: str) -> 
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     boxes = "[...document.querySelectorAll('svg, figure, pre, .card')].map(e => e.getBoundingClientRect().right)"
     assert max(visit.page.evaluate(boxes)) <= width
-
-
-def test_every_number_of_the_json_is_on_the_page(
-    browser: Any, page_file: Path, audited: tuple[Path, dict[str, Any]]
-) -> None:
-    texts = """() => { const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-      while (walk.nextNode()) found.push(walk.currentNode.textContent); return found.join("\\n"); }"""
-    text = Visit(browser, page_file).page.evaluate(texts)
-    on_page = set(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?", text))
-    missing = {number for number in numbers(audited[1]) if number not in on_page}
-    assert missing == set()
-
-
-def numbers(value: Any) -> set[str]:
-    if isinstance(value, dict):
-        return set().union(*map(numbers, value.values())) if value else set()
-    if isinstance(value, list):
-        return set().union(*map(numbers, value)) if value else set()
-    return {json.dumps(value)} if isinstance(value, (int, float)) and not isinstance(value, bool) else set()
 
 
 def test_can_be_read_by_machines_for_people(browser: Any, page_file: Path) -> None:

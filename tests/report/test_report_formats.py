@@ -11,7 +11,9 @@ import pytest
 from audit_kit import answered, tiny, typed, write_plan
 
 from fedspill.audit.run_audit import Request
-from fedspill.report import html, junit, markdown, sarif, svg
+from fedspill.cli.finish import exit_code
+from fedspill.errors import ExitCode
+from fedspill.report import html, junit, markdown, sarif, svg, text
 from fedspill.report.json import as_text as as_json
 from fedspill.report.outputs import NAMES, write_all
 
@@ -34,6 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
                 "id": f"{status}/curious-server",
                 "attack": status,
                 "status": status,
+                "state": "errored",
                 "why": why,
                 "severity": None,
                 "advantage": None,
@@ -78,7 +81,8 @@ def test_sarif(written: Audited) -> None:
     (run,) = document["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert len({rule["id"] for rule in rules}) == len(rules)
-    assert len(run["results"]) == len(result["findings"])
+    shown = [finding for finding in result["findings"] if finding["status"] != "skipped"]
+    assert len(run["results"]) == len(shown) < len(result["findings"])
     kinds = {}
     for shown in run["results"]:
         assert rules[shown["ruleIndex"]]["id"] == shown["ruleId"]
@@ -90,8 +94,16 @@ def test_sarif(written: Audited) -> None:
         if shown["ruleId"] == "llbg":
             assert "llbg" in plan_file.read_text().splitlines()[line - 1]
     assert kinds["llbg/curious-server"] == "fail"
-    assert kinds["llbg/curious-client"] == "notApplicable"
+    assert "llbg/curious-client" not in kinds
+    every = json.loads(sarif.render(typed(result), with_skipped=True))["runs"][0]["results"]
+    assert [r["kind"] for r in every if r["properties"]["id"] == "llbg/curious-client"] == ["notApplicable"]
     assert kinds["unscored/curious-server"] == kinds["errored/curious-server"] == "open"
+    (llbg,) = (rule for rule in rules if rule["id"] == "llbg")
+    assert "Which classes did a client train on" in llbg["help"]["text"]
+    assert llbg["helpUri"].endswith("/leaks/labels.md")
+    lists = {taxonomy["name"]: {taxon["id"] for taxon in taxonomy["taxa"]} for taxonomy in run["taxonomies"]}
+    for related in llbg["relationships"]:
+        assert related["target"]["id"] in lists[related["target"]["toolComponent"]["name"]]
     prints = [shown["partialFingerprints"]["fedspill/v1"] for shown in run["results"]]
     assert len(set(prints)) == len(prints)
 
@@ -116,11 +128,52 @@ def test_junit_never_passes_what_did_not_run(written: Audited) -> None:
 
 def test_markdown(written: Audited) -> None:
     _, result = written
-    text = markdown.render(typed(result))
-    assert text.startswith("## Fedspill: worst finding")
-    assert "which is not a pass" in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {row.replace("\\|", "").count("|") for row in rows} == {7}
+    shown = markdown.render(typed(result))
+    assert shown.startswith(f"## Fedspill: {markdown.text(result['headline']['sentence'])}")
+    assert "which is not a pass" in shown
+    rows = [line for line in shown.splitlines() if line.startswith("|")]
+    assert {row.replace("\\|", "").count("|") for row in rows} == {2 + len(result["adversaries"])}
+
+
+def with_check(result: dict[str, Any], on: bool | None) -> dict[str, Any]:
+    return {**result, "defense_checks": [{"defense": "clip-noise", "on": on, "why": "no noise was seen"}]}
+
+
+def test_a_configured_defense_that_is_off_fails_everywhere(written: Audited) -> None:
+    _, result = written
+    off = typed(with_check(result, False))
+    assert exit_code(off) is ExitCode.FINDINGS
+    assert exit_code(off.model_copy(update={"plan": {**off.plan, "fail_on": "critical"}})) is ExitCode.FINDINGS
+    (failed,) = (r for r in json.loads(sarif.render(off))["runs"][0]["results"] if r["ruleId"] == "defense-off")
+    assert (failed["kind"], failed["level"]) == ("fail", "error")
+    case = fromstring(junit.render(off)).find(".//testcase[@name='clip-noise is on']")
+    assert case is not None
+    assert case.find("failure") is not None
+    assert "configured defense is OFF" in html.render(off)
+    assert "configured defense is OFF" in markdown.render(off)
+    assert any("DEFENSE IS OFF" in line for line in text.lines(off))
+
+
+def test_a_defense_that_is_on_is_said_too_and_one_that_nobody_can_see_is_no_pass(written: Audited) -> None:
+    _, result = written
+    on, unseen = typed(with_check(result, True)), typed(with_check(result, None))
+    assert "clip-noise is on" in html.render(on)
+    assert "configured defense is OFF" not in html.render(on)
+    assert "clip-noise is cannot be verified" not in html.render(unseen)
+    assert "cannot be verified" in html.render(unseen)
+    assert fromstring(junit.render(unseen)).find(".//testcase[@name='clip-noise is on']/skipped") is not None
+
+
+def test_accept_entries_that_accept_nothing_are_told_in_the_terminal(written: Audited) -> None:
+    _, result = written
+    entries = [
+        {"id": name, "reason": "known", "until": "2020-01-01", "state": state}
+        for name, state in (("a/b", "expired"), ("c/d", "no such finding"), ("e/f", "in force"))
+    ]
+    told = "\n".join(text.lines(typed({**result, "accepted": entries})))
+    assert "'a/b' (2020-01-01) accepts nothing: expired" in told
+    assert "'c/d' (2020-01-01) accepts nothing: no such finding" in told
+    assert "'e/f'" not in told
 
 
 def test_the_page_has_no_script_and_a_policy(audited: Audited) -> None:
@@ -140,3 +193,6 @@ def test_plots_of_odd_numbers() -> None:
     assert "NaN" not in svg.curve(flat)
     assert svg.gauge({"value": 21.4, "low": 20.1, "high": 22.6, "chance": 9.8}) == ""
     assert svg.draw({"kind": "images"}, []) == ""
+    assert svg.clients({"title": "t", "values": [0.0, -2.0], "chance": [0.5, 5.0]})
+    assert svg.dots(100, 0).count('class="read"') == 100
+    assert svg.dots(10, 60).count('class="guess"') == 10

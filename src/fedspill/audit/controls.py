@@ -10,21 +10,23 @@ looks like safe.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from fedspill.attack import ActiveAttack, Attack
-from fedspill.attack_run import run_attack
+from fedspill.attack_run import ME, score_guess
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
-from fedspill.audit.planted_run import run_planted
+from fedspill.audit.planted_run import run_with_plants
 from fedspill.audit.result import ControlPart, ScoreFigures
-from fedspill.audit.severity import advantage
+from fedspill.audit.sealed_attack import AttackProcess, SealedAttack
+from fedspill.audit.severity import sure_advantage
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.errors import FedspillError
+from fedspill.guess import Guess
+from fedspill.leak import Leak
 from fedspill.messages import Kind, Message
 from fedspill.metric import Score
 from fedspill.seeds import generator
@@ -33,39 +35,46 @@ from fedspill.trace import MemoryTrace, Origin, Trace, Truth
 SEED = 1
 
 
-def run_control(pair: Pair) -> ControlOutcome:
-    """Both controls: what was expected, what came, and whether the attack passed."""
-    attack = pair.make()
-    brought = attack.control or attack.leak.control
+def run_control(pair: Pair, process: AttackProcess) -> ControlOutcome:
+    """Both controls: what was expected, what came, and whether the attack passed.
+
+    The attack runs once, in a process of its own: both controls have the same messages, and it sees nothing else.
+    """
+    facts, leak = pair.facts, pair.leak
+    brought = facts.control or leak.control
     if not brought:
-        why = f"neither {attack.name} nor the leak {attack.leak.name} brings a control plan"
+        why = f"neither {pair.attack} nor the leak {leak.name} brings a control plan"
         return ControlOutcome(status="errored", why=why)
-    plan = check_plan({"seed": SEED, **brought}, f"the control of {attack.name}")
+    plan = check_plan({"seed": SEED, **brought}, f"the control of {pair.attack}")
     deployment = Deployment.of(plan)
     leaking = MemoryTrace(deployment.protocol())
-    if isinstance(attack, ActiveAttack):
-        try:
-            leaking, _ = run_planted(attack, pair.threat, deployment)
-        except FedspillError as error:
+    attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else ME)
+    try:
+        if facts.active:
+            leaking, _ = run_with_plants(attack, deployment)
+        else:
+            deployment.federation(leaking, engine="loop").run()
+            attack.begin(leaking, deployment.knowledge())
+        guess = attack.guess(leak.guess, SEED)
+    except FedspillError as error:
+        if facts.active:
             return ControlOutcome(status="errored", why=str(error))
-    else:
-        deployment.federation(leaking, engine="loop").run()
-    positive = _found(attack, pair, leaking, deployment, must=True)
-    negative = _found(attack, pair, Swapped(leaking), deployment, must=False)
+        failed = ControlPart(passed=False, found=None, score=None, why=f"could not run: {error}")
+        return ControlOutcome(status="ok", positive=failed, negative=failed)
+    clients = deployment.shares.clients
+    positive = _found(leak, guess, leaking.truth().beside(clients), must=True)
+    negative = _found(leak, guess, Swapped(leaking).truth().beside(clients), must=False)
     return ControlOutcome(status="ok", positive=positive, negative=negative)
 
 
-def _found(attack: Attack, pair: Pair, trace: Trace, deployment: Deployment, *, must: bool) -> ControlPart:
-    """Runs the attack and says whether its score lies surely above chance, as it must or must not."""
-    metric = attack.leak.headline
-    truth = trace.truth().beside(deployment.shares.clients)
-    try:
-        outcome = run_attack(attack, trace, pair.threat, knowledge=deployment.knowledge(), seed=SEED, truth=truth)
-    except FedspillError as error:
-        return ControlPart(passed=False, found=None, score=None, why=f"could not run: {error}")
-    unscored = Score.unscored(outcome.why, len(outcome.guess.of) if outcome.guess else 0)
-    score = outcome.scores.get(metric.name, unscored)
-    found = score.status == "ok" and advantage(score, metric.perfect) > 0
+def _found(leak: Leak[Any], guess: Guess, truth: Truth, *, must: bool) -> ControlPart:
+    """Whether the score lies surely above chance, as it must or must not."""
+    metric, outcome = leak.headline, score_guess(leak, guess, truth)
+    score = Score.unscored(outcome.why, len(guess.of))
+    if metric.name in outcome.measured:
+        # A control speaks of its own messages, not of other clients: there each counts by itself.
+        score = metric.summarise(outcome.measured[metric.name].measured().each_alone())
+    found = score.status == "ok" and sure_advantage(score, metric.perfect) > 0
     if score.status != "ok":
         why = f"not scored: {score.why}"
     elif found:

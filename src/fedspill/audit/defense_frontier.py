@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from fedspill.audit.advice import GOOD_ENOUGH, MOST_LOST
 from fedspill.audit.outcomes import RecordOutcome
 from fedspill.audit.result import (
     AccuracyFigures,
@@ -23,11 +24,6 @@ from fedspill.deployment.plan import Plan
 from fedspill.intervals import CONFIDENCE
 from fedspill.registry import entries, find, load, make, options_of
 
-# What a recommended defense must leave at most, of the way from chance to a perfect guess. Not the severity: that is
-# milder for adversaries that need much, and a defense that helps only because of who attacks is none.
-GOOD_ENOUGH = 0.1
-MOST_LOST = 0.02  # of accuracy: a defense that costs more is named, not recommended
-
 
 def candidates_of(plan: Plan) -> list[DefenseSetting]:
     """The settings to try: those of the plan, else every registered defense at the strengths it brings."""
@@ -40,7 +36,7 @@ def candidates_of(plan: Plan) -> list[DefenseSetting]:
         strengths = given if given is not None else load("defenses", name).strengths
         for options in strengths:
             made = options_of(make("defenses", name, options))
-            settings.append(DefenseSetting(name, tuple(sorted((key, made[key]) for key in options))))
+            settings.append(DefenseSetting.one(name, {key: made[key] for key in options}))
     return list(dict.fromkeys(settings))
 
 
@@ -86,9 +82,10 @@ class Point:
     def trial(self, before: Accuracy | None) -> DefenseTrial:
         return DefenseTrial(
             setting=self.setting.label,
-            defense=self.setting.defense,
-            options=dict(self.setting.options),
+            defense=self.setting.chosen[0].name,
+            options=dict(self.setting.chosen[0].options),
             status=self.finding.status,
+            state=self.finding.state,
             why=self.finding.why,
             severity=self.finding.severity,
             advantage=self.finding.advantage,
@@ -188,6 +185,9 @@ def _left(setting: str, points: Sequence[DefenseTrial]) -> SettingSummary:
     worst = max(run, key=lambda point: rounded(point.advantage) or 0.0) if scored else None
     return SettingSummary(
         setting=setting,
+        defense=points[0].defense,
+        options=points[0].options,
+        undecided=any(point.state == "undecided" for point in run),
         title=find("defenses", points[0].defense).title,
         severity=worst.severity if worst else None,
         advantage=worst.advantage if worst else None,

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self, final
 
-from fedspill.attack import ActiveAttack
-from fedspill.attack_run import Outcome, run_attack
+from fedspill.attack_run import ME, Outcome, score_guess
 from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
 from fedspill.audit.recordings import Recordings
+from fedspill.audit.sealed_attack import SealedAttack, is_foreign
 from fedspill.audit.target import DefenseSetting
 from fedspill.errors import FedspillError, NotApplicable, NotKnown
 from fedspill.files import dump_json
+from fedspill.registry import entries, find
 from fedspill.seeds import seed_of
 from fedspill.trace import Trace
 
@@ -47,6 +48,10 @@ class Job(ABC):
     @abstractmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self: ...
 
+    def runs_foreign_code(self) -> bool:
+        """Whether code of others runs in the worker itself; then no other job may follow it there."""
+        return any(entry.is_plugin for entry in entries("metrics"))
+
     @final
     def key(self, code: str) -> str:
         """Same work by the same code, same key."""
@@ -66,6 +71,9 @@ class RecordJob(Job):
 
     def run(self, recordings: Recordings) -> RecordOutcome:
         return recordings.record(self.setting, self.seed)
+
+    def runs_foreign_code(self) -> bool:
+        return super().runs_foreign_code() or _has_foreign_defense(self.setting)
 
     def title(self) -> str:
         return f"federation, {self.setting.label}, seed {self.seed}"
@@ -92,28 +100,34 @@ class AttackJob(Job):
 
     def run(self, recordings: Recordings) -> Outcome:
         """An attack that its adversary cannot run here is skipped; one that fails is errored."""
-        attack, threat = self.pair.make(), self.pair.threat
+        pair = self.pair
         trace: Trace
         try:
-            if isinstance(attack, ActiveAttack):
-                trace, knowledge = recordings.planted(attack, threat, self.setting, self.seed)
-            else:
-                trace = recordings.trace(self.setting, self.seed)
-                knowledge = recordings.knowledge(self.setting, self.seed)
-            return run_attack(
-                attack,
-                trace,
-                threat,
-                knowledge=knowledge,
-                seed=seed_of(self.seed, attack.name, threat.name),
-                truth=trace.truth().beside(recordings.clients(self.seed)),
-                metrics=recordings.metrics(),
-                show_data=recordings.show_data,
-            )
+            facts, leak = pair.facts, pair.leak
+            with recordings.attack_process(pair.attack) as process:
+                attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else ME)
+                if facts.active:
+                    trace, _ = recordings.planted(attack, self.setting, self.seed)
+                else:
+                    trace = recordings.trace(self.setting, self.seed)
+                    attack.begin(trace, recordings.knowledge(self.setting, self.seed))
+                guess = attack.guess(leak.guess, seed_of(self.seed, pair.attack, pair.adversary))
+                outcome = score_guess(
+                    leak,
+                    guess,
+                    trace.truth().beside(recordings.clients(self.seed)),
+                    used=attack.used,
+                    metrics=recordings.metrics(),
+                    show_data=recordings.show_data,
+                )
+            return outcome.model_copy(update={"notes": [*outcome.notes, *process.warnings(pair.attack)]})
         except (NotKnown, NotApplicable) as error:
             return Outcome(status="skipped", why=str(error))
         except FedspillError as error:
             return Outcome(status="errored", why=str(error))
+
+    def runs_foreign_code(self) -> bool:
+        return super().runs_foreign_code() or _has_foreign_defense(self.setting) or is_foreign(self.pair.attack)
 
     def title(self) -> str:
         return f"{self.pair.id}, {self.setting.label}, seed {self.seed}"
@@ -137,7 +151,11 @@ class ControlJob(Job):
     pair: Pair
 
     def run(self, recordings: Recordings) -> ControlOutcome:
-        return run_control(self.pair)
+        with recordings.attack_process(self.pair.attack) as process:
+            return run_control(self.pair, process)
+
+    def runs_foreign_code(self) -> bool:
+        return super().runs_foreign_code() or is_foreign(self.pair.attack)
 
     def title(self) -> str:
         return f"controls of {self.pair.id}"
@@ -148,6 +166,10 @@ class ControlJob(Job):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         return cls(Pair(**value["pair"]))
+
+
+def _has_foreign_defense(setting: DefenseSetting) -> bool:
+    return any(find("defenses", defense.name).is_plugin for defense in setting.chosen)
 
 
 _KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in (RecordJob, AttackJob, ControlJob)}

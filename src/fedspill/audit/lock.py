@@ -6,11 +6,15 @@ import fcntl
 import json
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedspill.errors import FedspillError, UsageError
+
+LIFE = 60  # seconds without a sign of life after which an owner that cannot be asked is taken for dead
 
 
 class FolderBusy(UsageError):
@@ -34,16 +38,32 @@ def locked(folder: Path) -> Iterator[None]:
                 f"Another audit works in {folder}: process {owner[0]} on {owner[1]}.",
                 remedy="Wait for it, or name another --out folder.",
             ) from None
-        if owner[1] not in (socket.gethostname(), "?"):
+        # The lock itself is ours now. On a file system without locks between machines the owner may live elsewhere:
+        # its sign of life says so. A container that died leaves none, and its host name never comes back.
+        if owner[1] not in (socket.gethostname(), "?") and _is_fresh(path):
             raise FolderBusy(
-                f"{folder} was left locked by process {owner[0]} on {owner[1]}, which cannot be seen from here.",
-                remedy=f"If it has ended, remove {path}.",
+                f"{folder} is in use by process {owner[0]} on {owner[1]}, seen less than {LIFE} s ago.",
+                remedy=f"Wait; if it has ended, the folder is free in {LIFE} s.",
             )
         _write(file.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        stop = threading.Event()
+        beat = threading.Thread(target=_show_life, args=(path, stop), daemon=True)
+        beat.start()
         try:
             yield
         finally:
+            stop.set()
             _write(file.fileno(), "")
+
+
+def _show_life(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(LIFE / 4):
+        with suppress(OSError):
+            os.utime(path)
+
+
+def _is_fresh(path: Path) -> bool:
+    return 0 <= time.time() - path.stat().st_mtime < LIFE
 
 
 def _owner(text: str) -> tuple[str, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedspill.attack import Attack
+from fedspill.audit.sealed_attack import AttackFacts, facts_of, leak_of
 from fedspill.deployment.deployment import OFFERED
 from fedspill.deployment.plan import Plan
 from fedspill.errors import FedspillError
-from fedspill.registry import entries, find, make, options_of
+from fedspill.leak import Leak
+from fedspill.registry import entries, find
 from fedspill.threat import ADVERSARIES, KNOWLEDGE, VERTICAL_SERVER, ThreatModel, adversary
 
 
@@ -31,9 +32,14 @@ class Pair:
         """The name that a person, an accept file and a comparison know it by."""
         return f"{self.attack}{shown(self.given)}/{self.adversary}"
 
-    def make(self) -> Attack:
-        made: Attack = make("attacks", self.attack, self.options)
-        return made
+    @property
+    def facts(self) -> AttackFacts:
+        """What the attack says of itself."""
+        return facts_of(self.attack, self.options)
+
+    @property
+    def leak(self) -> Leak[Any]:
+        return leak_of(self.attack, self.options, self.facts)
 
     @property
     def threat(self) -> ThreatModel:
@@ -41,7 +47,7 @@ class Pair:
 
     def lacks(self) -> list[str]:
         """What keeps this adversary from running this attack; empty when it can."""
-        needs = self.make().needs
+        needs = self.facts.needed()
         unsaid = sorted((needs.knows & self.threat.knows) - OFFERED)
         if self.adversary == VERTICAL_SERVER.name and not any("batch" in group for group in needs.sees):
             return ["a horizontal federation: it reads clients, not parties"]
@@ -86,7 +92,7 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
 def _all_options(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Defaults too. A plug-in that cannot be loaded has none; running it will say what is wrong with it."""
     try:
-        return options_of(make("attacks", name, given))
+        return facts_of(name, given).options
     except FedspillError:
         if not find("attacks", name).is_plugin:
             raise

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
+
+import torch
 
 from fedspill.attack import ActiveAttack, refuse_unfit
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.targets import draw_targets
-from fedspill.errors import NotApplicable
+from fedspill.errors import AttackFailed, NotApplicable
 from fedspill.messages import AGGREGATOR, Message
 from fedspill.seeds import generator
 from fedspill.threat import ThreatModel
@@ -16,17 +20,56 @@ from fedspill.trace import Keep, MemoryTrace, Origin
 
 # What a server behind secure aggregation sees; nothing else is needed, and such a run is long.
 SEEN = Keep(kinds=frozenset({"model", "aggregate"}))
+MOST_ROUNDS = 100_000  # that an attack may ask for: a number of others is no order to run for ever
 
 PlantedRun: TypeAlias = tuple[MemoryTrace, dict[str, Any]]  # the recording, and what the adversary knew
 
 
+class Planter(ABC):
+    """Who says what a malicious server plants: an attack in this process, or one in a process of its own."""
+
+    @abstractmethod
+    def begin(self, trace: MemoryTrace, knowledge: Mapping[str, Any]) -> None:
+        """Before the federation begins."""
+
+    @abstractmethod
+    def rounds(self) -> range:
+        """The rounds that it plants in."""
+
+    @abstractmethod
+    def plant(self, model: Message, rng: torch.Generator) -> Message:
+        """What is sent instead of `model`; the trace holds what was said before that round."""
+
+
+@final
+class HerePlanter(Planter):
+    """An attack that runs in this process."""
+
+    def __init__(self, attack: ActiveAttack, threat: ThreatModel) -> None:
+        refuse_unfit(attack, threat)
+        self._attack, self._threat = attack, threat
+
+    def begin(self, trace: MemoryTrace, knowledge: Mapping[str, Any]) -> None:
+        self._trace, self._knowledge = trace, knowledge
+
+    def rounds(self) -> range:
+        return self._attack.rounds(self._trace.view(self._threat, knowledge=self._knowledge))
+
+    def plant(self, model: Message, rng: torch.Generator) -> Message:
+        return self._attack.plant(model, self._trace.view(self._threat, knowledge=self._knowledge), rng)
+
+
 def run_planted(attack: ActiveAttack, threat: ThreatModel, deployment: Deployment) -> PlantedRun:
+    """The recording of an attack that runs in this process."""
+    return run_with_plants(HerePlanter(attack, threat), deployment)
+
+
+def run_with_plants(planter: Planter, deployment: Deployment) -> PlantedRun:
     """Runs the deployment with a server that plants from its first target's round on; the trace, and what it knows.
 
     A round before the first target is honest. A planted round is read and thrown away by the server, which goes on from
     its honest model, so that all targets meet the same one. It is run by our own engine, which agrees with Flower's.
     """
-    refuse_unfit(attack, threat)
     plan = deployment.plan
     if plan.federation.kind != "horizontal":
         raise NotApplicable("A model can be planted in a horizontal federation; this one is not.")
@@ -34,7 +77,10 @@ def run_planted(attack: ActiveAttack, threat: ThreatModel, deployment: Deploymen
     deployment = replace(deployment, plan=plan.model_copy(update={"federation": own}))
     knowledge = deployment.knowledge()
     trace = MemoryTrace(deployment.protocol(), SEEN)
-    planted = attack.rounds(trace.view(threat, knowledge=knowledge))
+    planter.begin(trace, knowledge)
+    planted = planter.rounds()
+    if len(planted) > MOST_ROUNDS:
+        raise AttackFailed(f"It wants to plant in {len(planted):,} rounds; {MOST_ROUNDS:,} is the most.")
     # A server chooses whom it asks, and one that looks for a record asks everybody.
     settings = replace(deployment.settings, rounds=planted.stop, clients_per_round=None)
     federation = replace(deployment, settings=settings).federation(trace, device=plan.device)
@@ -42,8 +88,7 @@ def run_planted(attack: ActiveAttack, threat: ThreatModel, deployment: Deploymen
     def plant(model: Message) -> Message:
         if model.round not in planted:
             return model
-        view = trace.view(threat, knowledge=knowledge)  # what was said before this round
-        return attack.plant(model, view, generator(plan.seed, "plant", model.round))
+        return planter.plant(model, generator(plan.seed, "plant", model.round))
 
     federation.plant = plant  # type: ignore[union-attr]
     federation.run()
@@ -59,3 +104,4 @@ def _note_truth(trace: MemoryTrace, deployment: Deployment, planted: range, roun
         group = drawn.targets.group(number, at_once)
         trace.note_truth(Origin(number, AGGREGATOR), "target_values", drawn.values[group])
         trace.note_truth(Origin(number, AGGREGATOR), "target_members", drawn.members[group])
+        trace.note_truth(Origin(number, AGGREGATOR), "target_holders", drawn.holders[group])

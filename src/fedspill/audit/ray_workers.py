@@ -10,7 +10,7 @@ from typing import Any, final
 
 from fedspill.audit.jobs import Job, job_from
 from fedspill.audit.target import Target
-from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.deployment.plan import LimitsPart
 from fedspill.errors import FedspillError, UsageError
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-from fedspill.attack import ActiveAttack
 from fedspill.audit.engines import federation_of
 from fedspill.audit.outcomes import RecordOutcome
-from fedspill.audit.planted_run import PlantedRun, run_planted
+from fedspill.audit.planted_run import PlantedRun, Planter, run_with_plants
 from fedspill.audit.result import DefenseCheck
+from fedspill.audit.sealed_attack import AttackProcess, is_foreign
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
 from fedspill.dataset import Examples
 from fedspill.defenses.verify import check_defenses, guarantee_of
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.recorded_plan import recorded_deployment
-from fedspill.errors import NotApplicable
+from fedspill.errors import NotApplicable, NotKnown
 from fedspill.federation.local import accuracy
 from fedspill.files import sha256
 from fedspill.metric import Metric
+from fedspill.plain_text import one_line
 from fedspill.registry import make
-from fedspill.threat import ThreatModel
 from fedspill.trace import Trace
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 
@@ -38,6 +40,7 @@ class Recordings:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._deployments: dict[int, Deployment] = {}
+        self._attack_process: AttackProcess | None = None
         self._trace: tuple[str, Trace] | None = None  # the last one opened: jobs come in order
 
     @property
@@ -72,7 +75,7 @@ class Recordings:
             epsilon=claim.epsilon if claim and math.isfinite(claim.epsilon) else None,
             delta=claim.delta if claim else None,
             checks=[DefenseCheck(**asdict(check)) for check in checks],
-            events=[f"round {e.round}, {e.party}: {e.what}" for done in rounds for e in done.events],
+            events=[one_line(f"round {e.round}, {e.party}: {e.what}") for done in rounds for e in done.events],
             trace=sha256(folder / "index.jsonl"),  # a chain over everything in the recording
             seconds_per_round=(time.perf_counter() - began) / max(len(rounds), 1),
         )
@@ -95,14 +98,40 @@ class Recordings:
             return deployment.knowledge() if deployment else {}
         return Deployment.of(self._target.plan, self._target.data_dir).knowledge()
 
-    def planted(self, attack: ActiveAttack, threat: ThreatModel, setting: DefenseSetting, seed: int) -> PlantedRun:
+    def planted(self, attack: Planter, setting: DefenseSetting, seed: int) -> PlantedRun:
         """The recording of an attack that plants, made for it alone, and what its adversary knows."""
         if self._target.trace is not None:
             raise NotApplicable(
                 "An attack that alters the model needs a federation to run it in; this is a recording of another.",
                 remedy="Audit a plan instead.",
             )
-        return run_planted(attack, threat, self._deployment(seed).with_defenses(*setting.defenses()))
+        return run_with_plants(attack, self._deployment(seed).with_defenses(*setting.defenses()))
+
+    @contextmanager
+    def attack_process(self, attack: str) -> Iterator[AttackProcess]:
+        """The process that runs it. Ours is used again, as long as it lives; code of others has one to itself."""
+        if is_foreign(attack):
+            with AttackProcess(self._hidden()) as process:
+                yield process
+            return
+        process = self._attack_process or AttackProcess(self._hidden())
+        self._attack_process = None
+        try:
+            yield process
+        except (NotKnown, NotApplicable):
+            self._attack_process = process
+            raise
+        except BaseException:
+            process.close()
+            raise
+        self._attack_process = process
+
+    def _hidden(self) -> list[Path]:
+        """Where the truth lies, or what it can be made from: the audit, the recording, the data."""
+        data = self._target.data_dir or os.environ.get("FEDSPILL_DATA")
+        elsewhere = Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"  # where workers of a cluster record
+        folders = [self._target.folder, self._target.trace, data, elsewhere]
+        return [Path(folder) for folder in folders if folder]
 
     def metrics(self) -> list[Metric[Any]]:
         """Those that the plan names beside the leaks' own."""

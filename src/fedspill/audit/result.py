@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from fedspill.attack_run import Status
-from fedspill.audit.severity import Severity
+from fedspill.audit.severity import Severity, State
+from fedspill.intervals import CLIENTS, Interval, OverFederations
 from fedspill.metric import Metric, Score
 from fedspill.registry import report_format
 
@@ -53,19 +54,45 @@ class ScoreFigures(_Model):
     high: Rounded = None
     chance: Rounded = None
     n: int = 0
+    population: str = ""  # of what the interval speaks
+    clusters: int = 0  # how many independent parts it is made of: federations, clients or rounds
+    federations: list[float] = Field(default_factory=list)  # the value of each
+    by_clients: tuple[float | None, float | None] = (None, None)  # between which ends its clients alone leave the mean
+    proven: str = ""  # "24 of 40 samples", where an attack can prove what it read
 
     @staticmethod
     def of(metric: Metric[Any], score: Score) -> ScoreFigures:
         named = ScoreFigures(metric=metric.name, title=metric.title, perfect=metric.perfect, n=score.n)
         if score.status != "ok":
             return named
-        numbers = {"value": score.value, "low": score.low, "high": score.high, "chance": score.chance}
-        return named.model_copy(update=numbers)
+        ends = score.by_clients or (None, None)
+        proof = score.proof if score.proof is not None and score.proof.holds else None
+        return named.model_copy(
+            update={
+                "value": score.value,
+                "low": score.low,
+                "high": score.high,
+                "chance": score.chance,
+                "population": score.population,
+                "clusters": score.clusters,
+                "federations": [float(f"{value:.9g}") for value in score.federations],
+                "by_clients": (rounded(ends[0]), rounded(ends[1])),
+                "proven": f"{proof.proven} of {proof.total}" if proof else "",
+            }
+        )
+
+    def over_federations(self) -> OverFederations | None:
+        """What the test of a difference needs; None where this result does not say, as those before 0.2 do not."""
+        if not self.federations or self.perfect is None:
+            return None
+        low, high = self.by_clients
+        ends = (-math.inf if low is None else low, math.inf if high is None else high)
+        return OverFederations(tuple(self.federations), Interval(*ends, CLIENTS, self.clusters), ends)
 
     @property
     def unnumbered(self) -> ScoreFigures:
         """The same without its numbers, for a score that its controls do not bear out."""
-        return self.model_copy(update={"value": None, "low": None, "high": None, "chance": None})
+        return ScoreFigures(metric=self.metric, title=self.title, perfect=self.perfect, n=self.n)
 
 
 class AccuracyFigures(_Model):
@@ -84,6 +111,7 @@ class DefenseTrial(_Model):
     defense: str
     options: dict[str, Any]
     status: Status
+    state: State = "not tested"
     why: str
     severity: SeverityWord | None
     advantage: Rounded
@@ -118,10 +146,16 @@ class Finding(_Model):
     family: str  # the leak
     severity: SeverityWord | None = None
     status: Status = "skipped"
+    state: State = "not tested"
+    lowered: str = ""  # why it counts one level less than its advantage
     advantage: Rounded = None
+    likely: SeverityWord | None = None  # of one that is undecided, its level by the value alone
+    borderline: bool = False  # whether the interval holds a bar between two severities
     score: ScoreFigures = ScoreFigures()
     other_scores: list[ScoreFigures] = Field(default_factory=list)
     why: str = ""  # of one that is not scored
+    why_short: str = ""  # the same in a few words
+    repeats_to_decide: int | None = None  # about how many would tell, of one that is undecided
     notes: list[str] = Field(default_factory=list)
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     options: dict[str, Any] = Field(default_factory=dict)
@@ -130,6 +164,7 @@ class Finding(_Model):
     defenses: DefensesTried | None = None
     repeat: str = ""  # the command that runs it again
     errors: int = Field(default=0, exclude=True)  # repeats that gave nothing
+    lacks: int = Field(default=0, exclude=True)  # how many things its adversary would need besides
 
     @property
     def level(self) -> Severity:
@@ -141,12 +176,63 @@ class Finding(_Model):
         return self.advantage or 0.0
 
 
+class LeakCell(_Model):
+    """What one adversary can do about one leak: the worst of its own attacks and of any weaker adversary's."""
+
+    adversary: str
+    state: State
+    severity: SeverityWord | None = None  # of one that is found
+    advantage: Rounded = None
+    finding: str = ""  # the id of the finding that says so
+    by_weaker: str = ""  # the weaker adversary whose attack it is
+    figure: str = ""  # "87 of 100 labels"
+    guessing: str = ""  # "57 of 100 labels"
+    between: str = ""  # "84 to 90 of 100 labels", where the figure lies in 95 % of cases
+    sentence: str = ""
+    of_100: int | None = None
+    of_100_by_guessing: int | None = None
+    n: int = 0
+    why: str = ""  # of one without a figure, in a few words
+    repeats_to_decide: int | None = None
+    accepted: bool = False
+
+
+class LeakRow(_Model):
+    """One leak, and what it comes to for each adversary."""
+
+    leak: str
+    title: str
+    question: str
+    taxonomy: dict[str, str]  # nearest ids: no public list speaks of federated learning
+    state: State
+    severity: SeverityWord | None
+    cells: list[LeakCell]
+
+    def cell(self, adversary: str) -> LeakCell | None:
+        return next((cell for cell in self.cells if cell.adversary == adversary), None)
+
+
+class Headline(_Model):
+    """The worst of it in one sentence, with the row that it is about; without one, that nothing was found."""
+
+    sentence: str
+    leak: str = ""
+    adversaries: list[str] = Field(default_factory=list)
+    severity: SeverityWord | None = None
+    cell: LeakCell | None = None
+    needs: list[str] = Field(default_factory=list)  # what the attacker knows beside the messages, in words
+    lowered: str = ""  # why it counts one level less than its figure
+
+
 class SettingSummary(_Model):
     """What one setting of a defense leaves to the best attack on a leak."""
 
     setting: str
     title: str
+    defense: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
     severity: SeverityWord | None
+    undecided: bool = False  # whether the interval of some attack is too wide to tell
     advantage: Rounded
     attacks: int
     blinded: int  # attacks whose adversary no longer sees what they need
@@ -162,6 +248,48 @@ class LeakSummary(_Model):
     family: str
     settings: list[SettingSummary]
     advice: str
+
+
+class AdvisedDefense(_Model):
+    """A defense with its options, and what it takes to have it."""
+
+    name: str
+    title: str
+    options: dict[str, Any]
+    setting: str
+    needs: list[str]
+
+
+class LeakChange(_Model):
+    """What a leak was, and what it is to an attacker once the advice is followed."""
+
+    leak: str
+    title: str
+    before: SeverityWord | None
+    after: SeverityWord | None  # null: see `state`
+    state: State  # "cannot": no attack of ours can run any more
+    advantage: Rounded
+    adaptive: bool  # whether every attack asked for the defense's parameters and got them
+
+
+class Advice(_Model):
+    """One or more defenses that were run as one deployment, what they leave and what they cost."""
+
+    defenses: list[AdvisedDefense]
+    changes: list[LeakChange]
+    accuracy: AccuracyFigures | None
+    accuracy_change: Rounded
+    epsilon: Rounded
+    plan_lines: str  # to paste into a plan
+    flower_lines: str  # to paste into a Flower client
+
+
+class AfterAdvice(_Model):
+    """The best combination that was found, and the table of leaks as measured with it."""
+
+    advice: Advice
+    leaks: list[LeakRow]
+    seconds: Rounded = None
 
 
 class ControlPart(_Model):
@@ -188,6 +316,8 @@ class ControlResult(_Model):
 class AdversarySummary(_Model):
     name: str
     title: str
+    who: str = ""  # in the middle of a sentence
+    short: str = ""
     sees: list[str]
     knows: list[str]
     does: list[str]
@@ -209,6 +339,7 @@ class AuditVerdict(_Model):
     accepted: int
     severities: dict[str, int]
     statuses: dict[str, int]
+    states: dict[str, int] = Field(default_factory=dict)
 
 
 class AcceptedEntry(_Model):
@@ -239,8 +370,14 @@ class AuditResult(_Model):
     deployment: str
     target: Literal["plan", "trace"]
     accuracy: AccuracyFigures | None
+    headline: Headline = Headline(sentence="")
+    leaks: list[LeakRow] = Field(default_factory=list)
+    left_out: list[str] = Field(default_factory=list)  # leaks that no attack of the plan is about
     findings: list[Finding]
     families: list[LeakSummary]
+    advice: list[Advice] = Field(default_factory=list)  # single defenses, the best first
+    after: AfterAdvice | None = None  # with the best combination in place
+    unhelped: list[str] = Field(default_factory=list)  # leaks that none of the defenses tried brings down
     controls: list[ControlResult]
     adversaries: list[AdversarySummary]
     classes: list[str]

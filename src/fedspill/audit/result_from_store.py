@@ -13,12 +13,15 @@ from typing import Any, Literal, TypeVar, final
 
 from fedspill.attack_run import Outcome
 from fedspill.audit.accepted import Accepted
+from fedspill.audit.advice import acts_on, combined_advice, keeps_its_promise, proposals, single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
 from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
+from fedspill.audit.leak_table import headline_of, in_order, leak_rows, left_out_of
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
 from fedspill.audit.result import (
     AdversarySummary,
+    AfterAdvice,
     AuditResult,
     AuditVerdict,
     ControlResult,
@@ -31,6 +34,7 @@ from fedspill.audit.score_finding import score_finding
 from fedspill.audit.severity import RULE, Severity
 from fedspill.audit.store import Store
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.audit.why_not import lacking
 from fedspill.defense import Check
 from fedspill.defenses.verify import said_of
 from fedspill.files import dump_json
@@ -39,6 +43,7 @@ from fedspill.registry import make
 from fedspill.seeds import seed_of
 from fedspill.threat import ADVERSARIES
 
+TRIED_ON = 3  # attacks of a leak and adversary that defenses are tried on; a combination is run against all
 EVENTS = 50  # how many events of the federation a report lists
 _STATUS_ORDER: dict[str, int] = {"ok": 0, "unscored": 1, "errored": 2, "skipped": 3}
 Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome)
@@ -84,13 +89,17 @@ class StoredAudit:
     def finding(self, cell: Cell, setting: DefenseSetting) -> Finding:
         pair = cell.pair
         if cell.lacks:
+            not_run = lacking(pair)
             return Finding(
                 id=pair.id,
                 attack=pair.attack,
                 title=cell.title,
                 adversary=pair.adversary,
                 family=cell.family,
+                state=not_run.state,
                 why=f"needs {'; '.join(cell.lacks)}",
+                why_short=not_run.short,
+                lacks=not_run.lacks,
                 options=pair.options,
             )
         return score_finding(
@@ -106,10 +115,66 @@ class StoredAudit:
         ]
 
     def leaking(self) -> list[Cell]:
-        """The cells whose finding is bad enough to try defenses on."""
+        """The attacks to try defenses on: of each leak and adversary that is bad enough, the best few."""
         level = Severity[self.target.plan.try_from.upper()]
-        found = {finding.id for finding in self.findings() if finding.status == "ok" and finding.level >= level}
-        return [cell for cell in self.cells if cell.pair.id in found]
+        best: dict[tuple[str, str], list[str]] = {}
+        for finding in self.findings():  # worst first
+            if finding.status == "ok" and finding.level >= level:
+                best.setdefault((finding.family, finding.adversary), []).append(finding.id)
+        tried = {name for names in best.values() for name in names[:TRIED_ON]}
+        return [cell for cell in self.cells if cell.pair.id in tried]
+
+    def trials(self) -> list[tuple[DefenseSetting, list[Cell]]]:
+        """Each candidate, and the attacks that it can act on; those that can act on none are not tried."""
+        leaking = self.leaking()
+        tried = [(setting, [cell for cell in leaking if acts_on(setting, cell.pair)]) for setting in self.candidates]
+        return [(setting, cells) for setting, cells in tried if cells]
+
+    def proposals(self) -> list[DefenseSetting]:
+        """The combinations to run as one deployment, the most promising first."""
+        found = self._with_defenses(self.findings())
+        return proposals(single_advice(summarise_leaks(found), leak_rows(found)))
+
+    def after(self, setting: DefenseSetting) -> AfterAdvice | None:
+        """What was measured with a combination in place; None where it was not run."""
+        accuracy, before = self.accuracy(setting), self.accuracy()
+        if accuracy is None or before is None:
+            return None
+        as_deployed = {finding.id: finding for finding in self.findings()}
+        found = []
+        for cell in self.cells:
+            finding = self.finding(cell, setting)
+            if finding.status == "skipped" and as_deployed[finding.id].status == "ok":
+                finding = finding.model_copy(update={"state": "cannot", "why_short": "no longer sees what it needs"})
+            found.append(finding)
+        rows = leak_rows(found)
+        epsilon, _ = guarantees(self._records(setting))
+        advice = combined_advice(
+            setting,
+            leak_rows(list(as_deployed.values())),
+            rows,
+            found,
+            accuracy.figures(),
+            accuracy.value - before.value,
+            epsilon,
+        )
+        return AfterAdvice(advice=advice, leaks=rows)
+
+    def best_after(self) -> AfterAdvice | None:
+        """The first combination that was run and keeps what it promised."""
+        if self.target.trace is not None:
+            return None
+        ran = (self.after(setting) for setting in self.proposals())
+        return next((after for after in ran if after is not None and keeps_its_promise(after.advice)), None)
+
+    def _with_defenses(self, findings: Sequence[Finding]) -> list[Finding]:
+        cells = {cell.pair.id: cell for cell in self.cells}
+        return [
+            finding.model_copy(update={"defenses": self.frontier(cells[finding.id], finding)})
+            if finding.status == "ok"
+            else finding
+            for finding in findings
+        ]
 
     def accuracy(self, setting: DefenseSetting = AS_DEPLOYED) -> Accuracy | None:
         return Accuracy.of(self._records(setting))
@@ -128,24 +193,28 @@ class StoredAudit:
         """The whole of it; docs/audit.md describes every field."""
         cells = {cell.pair.id: cell for cell in self.cells}
         found = []
-        for finding in self.findings():
+        for finding in self._with_defenses(self.findings()):
             cell = cells[finding.id]
-            update = {
-                "accepted": accepted.reason(finding.id, today),
-                "defenses": self.frontier(cell, finding) if finding.status == "ok" else None,
-                "repeat": self._command(cell.pair),
-            }
+            update = {"accepted": accepted.reason(finding.id, today), "repeat": self._command(cell.pair)}
             found.append(finding.model_copy(update=update))
         accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
-        checks = self._checks(records)
+        rows = leak_rows(found)
+        checks, gaps = self._checks(records), self.gaps()
+        families = summarise_leaks(found)
         return AuditResult(
             fedspill=self.facts["fedspill"],
-            verdict=verdict(found),
+            verdict=verdict(found, gaps),
             deployment=self.facts["about"]["description"],
             target="trace" if self.target.trace else "plan",
             accuracy=accuracy.figures() if accuracy else None,
+            headline=headline_of(rows, found),
+            leaks=rows,
+            left_out=left_out_of(rows),
             findings=found,
-            families=summarise_leaks(found),
+            families=families,
+            advice=single_advice(families, rows),
+            after=self.best_after(),
+            unhelped=unhelped(families),
             controls=[self._control_result(cell.pair) for cell in self.answered()],
             adversaries=self._adversaries(),
             classes=self.facts["about"]["classes"],
@@ -154,13 +223,26 @@ class StoredAudit:
                 *(said_of(Check(check.defense, check.on, check.why)) for check in checks if check.on is False),
                 *[event for outcome in records for event in outcome.events][:EVENTS],
             ],
-            cannot_tell=self._cannot_tell(found),
+            cannot_tell=[*gaps, *self._cannot_tell(found)],
             severity_rule=RULE,
             accepted=accepted.entries_now(today, {finding.id for finding in found}),
             provenance=self._provenance(records),
             plan=self.target.plan.model_dump(mode="json"),
             timing={"seconds": round(sum(stored.seconds for stored in self._results.values()), 1)},
         )
+
+    def gaps(self) -> list[str]:
+        """What the plan asks for and the store does not have: never a clean result until it is there."""
+        found = []
+        wanted = self.candidates if self.target.trace is None and self.leaking() else []
+        for setting in wanted:
+            records = self._records(setting)
+            failed = next((record for record in records if record.status != "ok"), None)
+            if failed is not None:
+                found.append(f"The federation with {setting.label} could not be run: {failed.why}. It is tried again.")
+            elif len(records) < len(self.seeds):
+                found.append(f"The federation with {setting.label} was not run yet.")
+        return found
 
     def _metrics(self) -> list[Metric[Any]]:
         """Those that the plan names beside the leaks' own."""
@@ -203,11 +285,13 @@ class StoredAudit:
         )
 
     def _adversaries(self) -> list[AdversarySummary]:
-        names = dict.fromkeys(cell.pair.adversary for cell in self.cells)
+        names = in_order({cell.pair.adversary for cell in self.cells})
         return [
             AdversarySummary(
                 name=name,
                 title=ADVERSARIES[name].title,
+                who=ADVERSARIES[name].who,
+                short=ADVERSARIES[name].short,
                 sees=[str(channel) for channel in sorted(ADVERSARIES[name].sees)],
                 knows=sorted(ADVERSARIES[name].knows),
                 does=sorted(ADVERSARIES[name].does),
@@ -257,20 +341,23 @@ class StoredAudit:
         )
 
 
-def verdict(findings: Sequence[Finding]) -> AuditVerdict:
+def verdict(findings: Sequence[Finding], gaps: Sequence[str] = ()) -> AuditVerdict:
     """The worst finding, how many of each, and whether everything was measured."""
     scored = [finding for finding in findings if finding.status == "ok"]
     status = Counter(finding.status for finding in findings)
-    level = Counter(finding.level.word for finding in scored)
+    level = Counter(finding.level.word for finding in scored if finding.state != "undecided")
     tried = [point for finding in findings if finding.defenses for point in finding.defenses.tried]
     names: tuple[Literal["ok", "unscored", "errored", "skipped"], ...] = ("ok", "unscored", "errored", "skipped")
     return AuditVerdict(
         worst=max((finding.level for finding in scored), default=None),
         complete=status["errored"] + status["unscored"] == 0
+        and bool(scored)  # where nothing was scored, nothing is known
+        and not gaps
         and not any(finding.errors for finding in findings)
         # An attack that a defense leaves without an answer is a result of that defense, not a gap.
         and not any(point.status == "errored" for point in tried),
         accepted=sum(finding.accepted is not None for finding in findings),
         severities={severity.word: level[severity.word] for severity in reversed(Severity)},
         statuses={name: status[name] for name in names},
+        states=dict(sorted(Counter(finding.state for finding in findings).items())),
     )

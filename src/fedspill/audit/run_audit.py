@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,22 +18,25 @@ from pathlib import Path
 from typing import Any, final
 
 from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
+from fedspill.audit.advice import MOST_PROPOSED, keeps_its_promise
 from fedspill.audit.code_fingerprint import fingerprint
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
 from fedspill.audit.lock import locked
 from fedspill.audit.matrix import pairs_of
+from fedspill.audit.outcomes import JobOutcome, RecordOutcome
 from fedspill.audit.result import AuditResult
 from fedspill.audit.result_from_store import Cell, StoredAudit
 from fedspill.audit.store import NAME, Store
 from fedspill.audit.target import AS_DEPLOYED, Target
-from fedspill.audit.workers import Done, LocalWorkers, Workers
+from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.defenses.verify import check_defenses
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.deployment.recorded_plan import recorded_plan
 from fedspill.errors import FedspillError, UsageError
 from fedspill.files import sha256
+from fedspill.plain_text import one_line
 from fedspill.registry import find
 from fedspill.trace_folder import FolderTrace
 from fedspill.version import __version__
@@ -157,11 +161,14 @@ def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
 
 
 def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, retry: bool) -> None:
-    """Five waves: recordings; attacks; controls of those that ran; recordings with defenses; attacks on those."""
+    """Waves: recordings; attacks; controls of those that ran; the same with each defense; the same with several."""
     state = StoredAudit(store, target.folder)
     runnable = [cell.pair for cell in state.cells if not cell.lacks]
     records: list[Job] = [RecordJob(AS_DEPLOYED, seed) for seed in state.seeds] if target.trace is None else []
     attacks: list[Job] = [AttackJob(pair, AS_DEPLOYED, seed) for seed in state.seeds for pair in runnable]
+    # What could not be recorded is tried again: a full disk or a killed process is no property of a defense.
+    failed = (key for key, stored in store.results().items() if _is_failed_record(stored.outcome))
+    store.drop(list(failed))
     if retry:
         store.drop([key for key, stored in store.results().items() if stored.outcome.status == "errored"])
     if done := len(store.results()):
@@ -173,14 +180,43 @@ def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, r
     controls: list[Job] = [ControlJob(cell.pair) for cell in StoredAudit(store, target.folder).answered()]
     watcher.more(len(controls))
     _wave(store, target, workers, watcher, controls)
-    leaking = [cell.pair for cell in StoredAudit(store, target.folder).leaking()]
-    if leaking and target.trace is None:
-        settings = state.candidates
-        records = [RecordJob(setting, seed) for setting in settings for seed in state.seeds]
-        attacks = [AttackJob(pair, setting, seed) for setting in settings for seed in state.seeds for pair in leaking]
+    if target.trace is None:
+        _try_defenses(store, target, workers, watcher)
+        _try_together(store, target, workers, watcher)
+
+
+def _try_defenses(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
+    """Each candidate alone, against the best attacks that it can act on."""
+    state = StoredAudit(store, target.folder)
+    trials = state.trials()
+    records: list[Job] = [RecordJob(setting, seed) for setting, _ in trials for seed in state.seeds]
+    attacks: list[Job] = [
+        AttackJob(cell.pair, setting, seed) for setting, cells in trials for seed in state.seeds for cell in cells
+    ]
+    watcher.more(len(records) + len(attacks))
+    _wave(store, target, workers, watcher, records)
+    _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+
+
+def _try_together(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
+    """Combinations as one deployment against every attack, until one keeps what it promises."""
+    state = StoredAudit(store, target.folder)
+    runnable = [cell.pair for cell in state.cells if not cell.lacks]
+    for setting in state.proposals():
+        records: list[Job] = [RecordJob(setting, seed) for seed in state.seeds]
+        attacks: list[Job] = [AttackJob(pair, setting, seed) for seed in state.seeds for pair in runnable]
         watcher.more(len(records) + len(attacks))
         _wave(store, target, workers, watcher, records)
-        _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+        if not all(_was_recorded(store, target, job) for job in records):
+            continue
+        _wave(store, target, workers, watcher, attacks)
+        after = StoredAudit(store, target.folder).after(setting)
+        if after is not None and keeps_its_promise(after.advice):
+            return
+
+
+def _is_failed_record(outcome: JobOutcome) -> bool:
+    return isinstance(outcome, RecordOutcome) and outcome.status != "ok"
 
 
 def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs: Sequence[Job]) -> None:
@@ -201,7 +237,11 @@ def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs
 def _recorded(store: Store, target: Target, job: Job) -> bool:
     """Whether the federation that this attack is about could be run at all."""
     assert isinstance(job, AttackJob)
-    record = store.results().get(RecordJob(job.setting, job.seed).key(target.code))
+    return _was_recorded(store, target, RecordJob(job.setting, job.seed))
+
+
+def _was_recorded(store: Store, target: Target, job: Job) -> bool:
+    record = store.results().get(job.key(target.code))
     return record is not None and record.outcome.status == "ok"
 
 
@@ -246,11 +286,11 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
     cells = []
     for pair in pairs_of(plan, about["secure_aggregation"]):
         try:
-            attack = pair.make()
+            said = pair.facts
         except FedspillError:  # a faulty plug-in: its own job will say what is wrong, the others go on
             cells.append(Cell(pair, find("attacks", pair.attack).title, "unknown", ()))
         else:
-            cells.append(Cell(pair, attack.title, attack.leak.name, tuple(pair.lacks())))
+            cells.append(Cell(pair, said.title, said.leak, tuple(pair.lacks())))
     candidates = candidates_of(plan) if request.trace is None else []
     store.note(
         {
@@ -271,7 +311,7 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
 
 def _about_plan(target: Target) -> dict[str, Any]:
     deployment = Deployment.of(target.plan, target.data_dir)
-    recordings = 1 + len(candidates_of(target.plan))
+    recordings = 1 + len(candidates_of(target.plan)) + MOST_PROPOSED
     needed = deployment.recording_bytes(target.plan.record.keep()) * target.plan.repeats * recordings
     free = shutil.disk_usage(target.folder).free
     if needed > 0.9 * free:
@@ -295,8 +335,10 @@ def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
     what = plan.data.name if plan else "a federation of others"
     classes = protocol.get("classes")
     return {
-        "description": f"recording {folder.name}: {what}, {protocol.get('algorithm', 'unknown algorithm')}, "
-        f"{protocol.get('client_count', 'an unknown number of')} clients a round",
+        "description": one_line(
+            f"recording {folder.name}: {what}, {protocol.get('algorithm', 'unknown algorithm')}, "
+            f"{protocol.get('client_count', 'an unknown number of')} clients a round"
+        ),
         "classes": [str(index) for index in range(classes if isinstance(classes, int) else 0)],
         "secure_aggregation": bool(protocol.get("secure_aggregation")),
         "checks": [asdict(check) for check in check_defenses(deployed.settings().defenses if deployed else (), trace)],
@@ -326,9 +368,17 @@ def _make_folder(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Removes what an audit wrote, and nothing else."""
-    (folder / NAME).unlink(missing_ok=True)
-    (folder / f"{NAME}-journal").unlink(missing_ok=True)
+    """Removes what an audit wrote, and nothing else; a store that cannot be read is kept beside, as somebody's work."""
+    try:
+        sound = (folder / NAME).is_file() and bool(Store(folder, create=False).facts() or True)
+    except FedspillError:
+        sound = False
+    for name in (NAME, f"{NAME}-journal"):
+        path = folder / name
+        if sound:
+            path.unlink(missing_ok=True)
+        elif path.exists() or path.is_symlink():
+            path.replace(path.with_name(f"{name}.aside-{time.time_ns()}"))
     shutil.rmtree(folder / "traces", ignore_errors=True)
 
 

@@ -13,7 +13,8 @@ from fedspill.attack_run import Outcome, metrics_of
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import Finding, ScoreFigures, rounded
-from fedspill.audit.severity import advantage, severity
+from fedspill.audit.severity import advantage, levels_of, lowered_by, repeats_to_decide, severity, state_of
+from fedspill.audit.why_not import skipped
 from fedspill.evidence import Curve, from_json, merge
 from fedspill.metric import Measured, Metric, Score
 
@@ -30,7 +31,7 @@ def score_finding(
     control: ControlOutcome | None,
     more: Sequence[Metric[Any]] = (),
 ) -> Finding:
-    """Scores pooled over repeats, every origin counted once; without a passed control there is no score.
+    """The mean over federations, each a repeat; without a passed control there is no score.
 
     `more` are the metrics that the plan names beside the leak's own.
     """
@@ -47,8 +48,11 @@ def score_finding(
     )
     if not scored:
         worst = min(others, key=lambda outcome: WORST.index(outcome.status), default=NOT_RUN)
-        return finding.model_copy(update={"status": worst.status, "why": worst.why})
-    leak = pair.make().leak
+        tested = "not tested" if worst.status == "skipped" else "errored"
+        return finding.model_copy(
+            update={"status": worst.status, "why": worst.why, "state": tested, "why_short": skipped(worst.why)}
+        )
+    leak, does = pair.leak, pair.facts.needed().does
     metrics = metrics_of(leak, more)
     scores = {name: _pooled(metrics[name], scored) for name in scored[0].measured if name in metrics}
     headline = leak.headline
@@ -61,13 +65,23 @@ def score_finding(
     finding = finding.model_copy(update={"score": figures.unnumbered, "notes": notes, "used": used})
     failed = control.failure() if control is not None else "its controls did not run"
     if score.status != "ok" or failed:
-        return finding.model_copy(update={"status": "unscored", "why": failed or score.why})
+        why = failed or score.why
+        return finding.model_copy(
+            update={"status": "unscored", "why": why, "state": "errored", "why_short": skipped(why)}
+        )
+    state = state_of(score, headline.perfect)
+    decide = repeats_to_decide(score, headline.perfect, len(scored)) if state == "undecided" else None
     return finding.model_copy(
         update={
             "status": "ok",
             "score": figures,
-            "severity": severity(score, headline.perfect, pair.threat, used),
-            "advantage": advantage(score, headline.perfect),
+            "state": state,
+            "repeats_to_decide": decide,
+            "severity": severity(score, headline.perfect, used, does),
+            "lowered": lowered_by(used, does) if state == "found" else "",
+            "advantage": advantage(score, headline.perfect) if state == "found" else 0.0,
+            "likely": levels_of(score, headline.perfect).level if state == "undecided" else None,
+            "borderline": levels_of(score, headline.perfect).borderline,
             "other_scores": [
                 ScoreFigures.of(metrics[name], other) for name, other in scores.items() if other.status == "ok"
             ],
@@ -90,6 +104,7 @@ def _evidence(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str
     return [
         histogram(f"{metric.title}, over origins", values),
         *by_round(metric, outcomes),
+        *by_client(metric, outcomes),
         *(_rounded(item.as_json()) for item in drawings),
     ]
 
@@ -115,6 +130,27 @@ def by_round(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str,
     means = [[rounded(fmean(of[number])) or 0.0 for number in rounds] for of in (values, chance)]
     title = f"{metric.title}, by round"
     return [Curve(title, False, [float(r) for r in rounds], means[0], "round", metric.title, means[1]).as_json()]
+
+
+def by_client(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The mean score of each client beside chance; of several repeats the first, since each has clients of its own."""
+    outcome = outcomes[0]
+    measured = outcome.measured[metric.name]
+    if len(outcome.senders) != len(measured.values):
+        return []
+    values, chance = defaultdict(list), defaultdict(list)
+    for sender, value, level in zip(outcome.senders, measured.values, measured.chance, strict=True):
+        values[sender].append(value)
+        chance[sender].append(level)
+    if len(values) < 2:
+        return []
+    names = sorted(values, key=lambda name: (len(name), name))
+    means = [[rounded(fmean(of[name])) or 0.0 for name in names] for of in (values, chance)]
+    which = ", first repeat" if len(outcomes) > 1 else ""
+    title = f"{metric.title}, by client{which}"
+    return [
+        {"kind": "clients", "title": title, "private": False, "names": names, "values": means[0], "chance": means[1]}
+    ]
 
 
 def histogram(title: str, values: Sequence[float]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -16,16 +17,18 @@ from fedspill.audit.outcomes import JobOutcome
 from fedspill.errors import FedspillError, InputRefused, UsageError
 
 NAME = "audit.sqlite"
-VERSION = 1
+_ASIDE = "Use --fresh, which moves it aside and starts over, or name another --out folder."
+VERSION = 2
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS results (
     key TEXT PRIMARY KEY,     -- hash of the code and of the job
     kind TEXT NOT NULL,       -- record, attack or control
     job TEXT NOT NULL,        -- everything that made it: attack, all its options, adversary, defense, seed
     outcome TEXT NOT NULL,    -- what came of it
-    seconds REAL NOT NULL
+    seconds REAL NOT NULL,
+    checksum TEXT NOT NULL    -- of all the others: a row that was changed is found out
 ) WITHOUT ROWID;
 """
 
@@ -48,13 +51,26 @@ class Store:
             raise UsageError(f"{folder} holds no audit.", remedy=f"Name a folder with {NAME} in it.")
         if create:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        if not self.path.is_file() or self.path.is_symlink():
+            raise InputRefused(f"{self.path} is no file.", remedy="Remove it, or name another folder.")
         with self._database() as database:
-            if create:
+            if create and not self._tables(database):
                 database.executescript(_SCHEMA)
-            if int(self._facts(database).get("version", VERSION)) != VERSION:
-                raise InputRefused(f"{self.path} is of another version of the store.", remedy="Use --fresh.")
-            if create:
                 self._note(database, {"version": VERSION})
+            self._refuse_foreign(database)
+
+    def _tables(self, database: sqlite3.Connection) -> set[str]:
+        return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def _refuse_foreign(self, database: sqlite3.Connection) -> None:
+        if self._tables(database) != {"facts", "results"}:
+            raise InputRefused(f"{self.path} is not the store of an audit.", remedy=_ASIDE)
+        columns = [row[1] for row in database.execute("PRAGMA table_info(facts)")]
+        if columns != ["name", "value", "checksum"] or self._facts(database).get("version") != VERSION:
+            raise InputRefused(f"{self.path} is of another version of fedspill.", remedy=_ASIDE)
+        (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise InputRefused(f"{self.path} is damaged: {found}.", remedy=_ASIDE)
 
     def facts(self) -> dict[str, Any]:
         with self._database() as database:
@@ -67,14 +83,22 @@ class Store:
     def results(self) -> dict[str, Stored]:
         """Every finished unit by its key."""
         with self._database() as database:
-            rows = database.execute("SELECT key, kind, outcome, seconds FROM results ORDER BY key").fetchall()
-        return {key: Stored(outcome_from(kind, json.loads(text)), seconds) for key, kind, text, seconds in rows}
+            rows = database.execute("SELECT * FROM results ORDER BY key").fetchall()
+        return {row[0]: self._stored(*row) for row in rows}
+
+    def _stored(self, key: str, kind: str, job: str, outcome: str, seconds: float, checksum: str) -> Stored:
+        if _checksum(key, kind, job, outcome, seconds) != checksum:
+            raise InputRefused(f"{self.path} is damaged: a result is not what was stored.", remedy=_ASIDE)
+        try:
+            return Stored(outcome_from(kind, json.loads(outcome)), seconds)
+        except (ValueError, KeyError):  # sound, and of another version
+            raise InputRefused(f"{self.path} is of another version of fedspill.", remedy=_ASIDE) from None
 
     def add(self, key: str, job: Job, outcome: JobOutcome, seconds: float) -> None:
         """One unit, whole or not at all."""
         row = (key, job.kind, _text(job.as_json()), _text(outcome.model_dump(mode="json")), seconds)
         with self._database() as database:
-            database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", row)
+            database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?)", (*row, _checksum(*row)))
 
     def drop(self, keys: list[str]) -> None:
         with self._database() as database:
@@ -87,20 +111,38 @@ class Store:
             with closing(sqlite3.connect(self.path, timeout=10)) as database, database:
                 yield database
         except sqlite3.OperationalError as error:
+            if not _is_about_space(error):
+                raise InputRefused(f"{self.path} is damaged or foreign: {error}.", remedy=_ASIDE) from None
             free = os.statvfs(self.path.parent)
             raise FedspillError(
                 f"{self.path} cannot be written: {error} ({free.f_bavail * free.f_frsize:,} bytes are free).",
                 remedy="What was stored is whole; free some space and run the same command again.",
             ) from None
         except sqlite3.DatabaseError as error:
-            raise InputRefused(f"{self.path} is not a sound audit store: {error}.", remedy="Use --fresh.") from None
+            raise InputRefused(f"{self.path} is damaged or foreign: {error}.", remedy=_ASIDE) from None
 
     def _facts(self, database: sqlite3.Connection) -> dict[str, Any]:
-        return {name: json.loads(value) for name, value in database.execute("SELECT name, value FROM facts")}
+        found = {}
+        for name, value, checksum in database.execute("SELECT name, value, checksum FROM facts"):
+            if _checksum(name, value) != checksum:
+                raise InputRefused(f"{self.path} is damaged: a fact is not what was stored.", remedy=_ASIDE)
+            found[name] = json.loads(value)
+        return found
 
     def _note(self, database: sqlite3.Connection, facts: Mapping[str, Any]) -> None:
-        rows = [(name, _text(value)) for name, value in facts.items()]
-        database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
+        rows = [(name, text, _checksum(name, text)) for name, text in ((n, _text(v)) for n, v in facts.items())]
+        database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
+
+
+def _is_about_space(error: sqlite3.OperationalError) -> bool:
+    """A store that cannot be written now, but is whole."""
+    words = ("full", "disk", "locked", "readonly", "read-only", "unable to open", "permission", "i/o")
+    return any(word in str(error).lower() for word in words) and "malformed" not in str(error)
+
+
+def _checksum(*columns: object) -> str:
+    """Of a row; text and numbers as they are stored. Bytes that cannot be text are found out by it, too."""
+    return hashlib.sha256("\0".join(map(repr, columns)).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 def _text(value: object) -> str:

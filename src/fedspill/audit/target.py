@@ -17,26 +17,50 @@ from fedspill.registry import make
 
 
 @dataclass(frozen=True)
-class DefenseSetting:
-    """A defense tried on top of those in place; without a name, the deployment as it is."""
+class ChosenDefense:
+    """A defense by name, with the options that were given."""
 
-    defense: str = ""
+    name: str
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def label(self) -> str:
-        options = ", ".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.defense}({options})" if self.defense else "as deployed"
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.options)})"
+
+
+@dataclass(frozen=True)
+class DefenseSetting:
+    """Defenses tried on top of those in place, in this order; without any, the deployment as it is."""
+
+    chosen: tuple[ChosenDefense, ...] = ()
+
+    @staticmethod
+    def one(name: str, options: Mapping[str, Any] | None = None) -> DefenseSetting:
+        return DefenseSetting((ChosenDefense(name, tuple(sorted((options or {}).items()))),))
+
+    @property
+    def label(self) -> str:
+        return " + ".join(defense.label for defense in self.chosen) or "as deployed"
+
+    @property
+    def short(self) -> str:
+        """For names of folders."""
+        return "+".join(_file_name(defense.name) for defense in self.chosen)
+
+    def together_with(self, other: DefenseSetting) -> DefenseSetting:
+        return DefenseSetting((*self.chosen, *other.chosen))
 
     def defenses(self) -> tuple[Defense, ...]:
-        return (make("defenses", self.defense, dict(self.options)),) if self.defense else ()
+        return tuple(make("defenses", defense.name, dict(defense.options)) for defense in self.chosen)
 
     def as_json(self) -> dict[str, Any]:
-        return {"defense": self.defense, "options": dict(self.options)}
+        return {"defenses": [{"name": defense.name, "options": dict(defense.options)} for defense in self.chosen]}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> DefenseSetting:
-        return DefenseSetting(value["defense"], tuple(sorted(value["options"].items())))
+        return DefenseSetting(
+            tuple(ChosenDefense(item["name"], tuple(sorted(item["options"].items()))) for item in value["defenses"])
+        )
 
 
 AS_DEPLOYED = DefenseSetting()
@@ -74,7 +98,7 @@ class Target:
         # A worker on another machine may not see the audit's folder: it then records for itself.
         shared = self.folder.is_dir()
         base = self.folder if shared else Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
-        return base / "traces" / f"{_file_name(setting.defense) or AS_DEPLOYED_NAME}-{seed}-{what}"
+        return base / "traces" / f"{setting.short or AS_DEPLOYED_NAME}-{seed}-{what}"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fedspill.audit.namespaces import be_unreadable, become_subreaper
 from fedspill.errors import FedspillError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def read_frame(pipe: BinaryIO) -> Any:
 def main() -> None:
     orders, answers = _own_pipes()
     _end_with(os.getppid())
+    become_subreaper()
+    be_unreadable()
     started = read_frame(orders)
     if started is None:
         return
@@ -52,7 +55,7 @@ def main() -> None:
     recordings = Recordings(Target.from_json(started))
     answers.write(frame({"ready": True}))
     while (order := read_frame(orders)) is not None:
-        _as_if_fresh(torch)
+        as_if_fresh(torch)
         began = time.perf_counter()
         outcome = _outcome(job_from(order), recordings)
         answers.write(frame({"outcome": outcome, "seconds": time.perf_counter() - began}))
@@ -83,7 +86,7 @@ def place_of(error: BaseException) -> str:
     return f"at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
 
 
-def _as_if_fresh(torch: Any) -> None:
+def as_if_fresh(torch: Any) -> None:
     """No job may leave anything to the next: threads, random state, defaults."""
     import numpy as np
 

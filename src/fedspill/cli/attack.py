@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedspill.attack import ActiveAttack
-from fedspill.attack_run import Outcome, run_attack
-from fedspill.audit.planted_run import run_planted
 from fedspill.cli.options import DataDir, JsonFile, Partial, option_value, use_one_thread, write_json
 from fedspill.cli.terminal import Screen
-from fedspill.deployment.deployment import Deployment
-from fedspill.deployment.plan import read_plan
-from fedspill.deployment.recorded_plan import recorded_deployment
 from fedspill.errors import NotApplicable
-from fedspill.metric import Score
 from fedspill.plain_text import plain
-from fedspill.registry import make
-from fedspill.threat import adversary as named_adversary
-from fedspill.trace import Trace
-from fedspill.trace_folder import FolderTrace
+
+if TYPE_CHECKING:
+    from fedspill.attack_run import Outcome
+    from fedspill.metric import Score
 
 
 def attack(
@@ -46,6 +39,17 @@ def attack(
 
     An attack that plants something in the model runs in a federation of its own: that of the recording, made again.
     """
+    from fedspill.attack import ActiveAttack
+    from fedspill.attack_run import run_attack
+    from fedspill.audit.planted_run import run_planted
+    from fedspill.deployment.deployment import Deployment
+    from fedspill.deployment.plan import read_plan
+    from fedspill.deployment.recorded_plan import recorded_deployment
+    from fedspill.registry import make
+    from fedspill.threat import adversary as named_adversary
+    from fedspill.trace import Trace
+    from fedspill.trace_folder import FolderTrace
+
     screen = Screen()
     use_one_thread("cpu")
     made = make("attacks", name, dict(map(option_value, set_ or [])))

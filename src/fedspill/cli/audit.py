@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedspill.audit.accepted import read_accepted
-from fedspill.audit.cost_estimate import SECONDS_PER_ATTACK, estimate
-from fedspill.audit.matrix import pairs_of
-from fedspill.audit.run_audit import Request, answer, with_plan
-from fedspill.cli.finish import finish
-from fedspill.cli.live_matrix import LiveMatrix
 from fedspill.cli.options import (
     Accept,
     FailOn,
@@ -26,7 +21,9 @@ from fedspill.cli.options import (
     refuse_missing_device,
 )
 from fedspill.cli.terminal import Screen
-from fedspill.deployment.plan import read_plan
+
+if TYPE_CHECKING:
+    from fedspill.audit.run_audit import Request
 
 
 def audit(
@@ -53,6 +50,11 @@ def audit(
     markdown: Markdown = None,
 ) -> None:
     """Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report."""
+    from fedspill.audit.accepted import read_accepted
+    from fedspill.audit.run_audit import Request, answer, with_plan
+    from fedspill.cli.finish import finish
+    from fedspill.cli.live_matrix import LiveMatrix
+    from fedspill.deployment.plan import read_plan
 
     screen = Screen()
     checked = read_plan(plan)
@@ -73,6 +75,10 @@ def audit(
 
 def _tell(screen: Screen, request: Request) -> None:
     """What --dry-run prints."""
+    from fedspill.audit.cost_estimate import estimate
+    from fedspill.audit.matrix import pairs_of
+    from fedspill.audit.why_not import lacking
+    from fedspill.report.figures import counted
 
     if request.trace is not None:
         pairs = [(pair, pair.lacks()) for pair in pairs_of(request.plan)]
@@ -81,16 +87,22 @@ def _tell(screen: Screen, request: Request) -> None:
         told = estimate(request.plan, request.data_dir)
         pairs = told.pairs
         screen.say(f"{told.description}.")
-    rows = []
+    runs: dict[str, list[str]] = {}
+    reasons: Counter[str] = Counter()
     for pair, lacks in pairs:
-        runs = f"skipped: needs {'; '.join(lacks)}" if lacks else "yes"
-        rows.append([pair.id.rpartition("/")[0], pair.adversary, runs])
-    screen.table(["attack", "adversary", "runs"], rows)
+        if lacks:
+            not_run = lacking(pair)
+            reasons[f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short] += 1
+        else:
+            runs.setdefault(pair.id.rpartition("/")[0], []).append(pair.adversary)
+    screen.table(["attack", "by"], [[attack, ", ".join(by)] for attack, by in runs.items()])
+    told_why = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
+    screen.say(f"{sum(reasons.values())} pairs do not run: {told_why}." if reasons else "Every pair runs.")
     if request.trace is None:
         screen.say(
-            f"At most {told.recordings} federations and {told.attacks} attacks (defenses are tried on findings only): "
-            f"about {max(told.minutes, 0.1):.1f} minutes with {request.plan.workers} workers, taking "
-            f"{SECONDS_PER_ATTACK:g} s for an attack, and {told.bytes:,} bytes."
+            f"About {told.recordings} federations and {told.attacks} attacks (defenses are tried on findings only): "
+            f"{max(told.minutes, 0.1):.1f} minutes with {counted(request.plan.workers, 'worker')} on idle cores, "
+            f"and {told.bytes:,} bytes."
         )
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from fedspill.attack import Attack
 from fedspill.cli.options import JsonFile, write_json
 from fedspill.cli.terminal import Screen
-from fedspill.dataset import DataSource
-from fedspill.defense import Defense
 from fedspill.errors import UnknownName, UsageError
-from fedspill.leak import Leak
-from fedspill.metric import Metric
-from fedspill.registry import Entry, Family, entries, find, is_outside, load, load_leak
-from fedspill.threat import ADVERSARIES, KNOWLEDGE, POWERS, Needs, ThreatModel
+
+if TYPE_CHECKING:
+    from fedspill.registry import Entry
+    from fedspill.threat import Needs, ThreatModel
 
 
 def explain(
@@ -34,6 +31,9 @@ def facts_about(name: str) -> dict[str, Any]:
 
     Where two kinds share a name, "models/custom" says which is meant.
     """
+    from fedspill.registry import Family, entries, is_outside
+    from fedspill.threat import ADVERSARIES
+
     if name in ADVERSARIES:
         return _adversary(ADVERSARIES[name])
     if is_outside(name):
@@ -51,6 +51,12 @@ def facts_about(name: str) -> dict[str, Any]:
 
 def _outside(name: str) -> dict[str, Any]:
     """Code of the user's own: its base class tells what it is."""
+    from fedspill.attack import Attack
+    from fedspill.dataset import DataSource
+    from fedspill.defense import Defense
+    from fedspill.metric import Metric
+    from fedspill.registry import Family, find, load
+
     kind = load("attacks", name)
     bases: dict[Family, type] = {"attacks": Attack, "defenses": Defense, "metrics": Metric, "datasets": DataSource}
     for family, base in bases.items():
@@ -60,6 +66,8 @@ def _outside(name: str) -> dict[str, Any]:
 
 
 def _registered(entry: Entry) -> dict[str, Any]:
+    from fedspill.registry import load
+
     if entry.family == "leaks":
         return _leak(entry)
     kind = load(entry.family, entry.name)
@@ -75,12 +83,17 @@ def _registered(entry: Entry) -> dict[str, Any]:
 
 
 def _leak(entry: Entry) -> dict[str, Any]:
+    from fedspill.leak import Leak
+    from fedspill.registry import load_leak
+
     leak: Leak[Any] = load_leak(entry.name)
     return {
         "name": leak.name,
         "kind": "leaks",
         "title": leak.title,
+        "paper": "",
         "about": leak.question,
+        "needs": [],
         "guess": leak.guess.__doc__,
         "metrics": [f"{metric.name}: {metric.title}" for metric in leak.metrics],
         "taxonomy": [f"nearest in {list_}: {number}" for list_, number in leak.taxonomy.items()],
@@ -88,6 +101,8 @@ def _leak(entry: Entry) -> dict[str, Any]:
 
 
 def _adversary(threat: ThreatModel) -> dict[str, Any]:
+    from fedspill.threat import KNOWLEDGE, POWERS
+
     return {
         "name": threat.name,
         "kind": "adversaries",
@@ -99,6 +114,8 @@ def _adversary(threat: ThreatModel) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
+    from fedspill.threat import KNOWLEDGE, POWERS
+
     words = [f"to see {' or '.join(sorted(group))} messages" for group in needs.sees]
     words += [f"to know {KNOWLEDGE[word]}" for word in sorted(needs.knows)]
     return words + [f"to {POWERS[word]}" for word in sorted(needs.does)]

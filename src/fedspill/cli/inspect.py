@@ -10,7 +10,6 @@ import typer
 from fedspill.cli.options import JsonFile, write_json
 from fedspill.cli.terminal import Screen
 from fedspill.errors import UsageError
-from fedspill.leaks.labels.checkpoints import inspect_gradient, inspect_update
 from fedspill.plain_text import plain
 
 
@@ -27,6 +26,8 @@ def inspect(
     json_file: JsonFile = None,
 ) -> None:
     """Reads label counts out of two checkpoints or one gradient, without any model code."""
+    from fedspill.leaks.labels.checkpoints import inspect_gradient, inspect_update
+
     if gradient is not None and (before or after):
         raise UsageError("Give either --gradient, or --before and --after.")
     if gradient is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedspill.cli.options import JsonFile, write_json
 from fedspill.cli.terminal import Screen
-from fedspill.registry import Family, entries, find, is_outside
-from fedspill.threat import ADVERSARIES
+
+if TYPE_CHECKING:
+    from fedspill.registry import Family
+
 
 Listable = Literal[
     "leaks", "attacks", "defenses", "metrics", "datasets", "partitions", "models", "adversaries", "papers"
@@ -26,6 +28,9 @@ def list_(
     json_file: JsonFile = None,
 ) -> None:
     """Lists what there is, without importing any of it."""
+    from fedspill.registry import entries, find
+    from fedspill.threat import ADVERSARIES
+
     if what == "adversaries":
         found = [{"name": name, "title": threat.title, "paper": ""} for name, threat in ADVERSARIES.items()]
     else:
@@ -40,6 +45,7 @@ def list_(
 def _outside(path: Path, what: Family) -> list[str]:
     """The code of others that a plan names, of one kind."""
     from fedspill.deployment.plan import read_plan
+    from fedspill.registry import is_outside
 
     plan = read_plan(path)
     places: dict[str, Sequence[str]] = {

@@ -13,7 +13,7 @@ from fedspill.attack_run import Outcome
 from fedspill.audit.jobs import AttackJob
 from fedspill.audit.result_from_store import Cell
 from fedspill.audit.run_audit import Watcher
-from fedspill.audit.workers import Done
+from fedspill.audit.worker_pool import Done
 from fedspill.cli.terminal import Screen
 from fedspill.plain_text import plain
 
@@ -48,7 +48,7 @@ class LiveMatrix(Watcher):
     def done(self, done: Done) -> None:
         self._done += 1
         self._last = done.job.title()
-        if isinstance(done.job, AttackJob) and not done.job.setting.defense:
+        if isinstance(done.job, AttackJob) and not done.job.setting.chosen:
             self._shown[done.job.pair.id] = _short(done)
         self._draw()
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 
 from fedspill.errors import UsageError
+from fedspill.files import write_bytes
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of real data sets (default: FEDSPILL_DATA, then ./data).")]
@@ -58,6 +59,6 @@ def write_json(path: Path | None, value: object) -> None:
     if path is None:
         return
     try:
-        path.write_text(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None

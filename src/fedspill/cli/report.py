@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fedspill.audit.accepted import read_accepted
-from fedspill.audit.run_audit import result_of
-from fedspill.cli.finish import finish
 from fedspill.cli.options import Accept, FailOn, Html, Json, Junit, Markdown, Sarif
 from fedspill.cli.terminal import Screen
 
@@ -25,6 +22,9 @@ def report(
     markdown: Markdown = None,
 ) -> None:
     """Makes every output of an audit again from its store, finished or not."""
+    from fedspill.audit.accepted import read_accepted
+    from fedspill.audit.run_audit import result_of
+    from fedspill.cli.finish import finish
 
     result = result_of(folder, read_accepted(accept) if accept else None)
     if fail_on is not None:

@@ -8,8 +8,6 @@ import typer
 
 from fedspill.cli.options import DataDir, Device, JsonFile, use_one_thread, write_json
 from fedspill.cli.terminal import Screen
-from fedspill.reproduce import Run
-from fedspill.reproduce import table as published_table
 
 
 def reproduce(
@@ -21,6 +19,9 @@ def reproduce(
     json_file: JsonFile = None,
 ) -> None:
     """Runs a published table and prints our figures beside the printed ones."""
+    from fedspill.reproduce import Run
+    from fedspill.reproduce import table as published_table
+
     screen = Screen()
     chosen = published_table(table)
     use_one_thread(device)

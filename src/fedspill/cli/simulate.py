@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedspill.audit.engines import federation_of
 from fedspill.cli.options import DataDir, Device, JsonFile, use_one_thread, write_json
 from fedspill.cli.terminal import Screen
-from fedspill.deployment.deployment import Deployment
-from fedspill.deployment.plan import read_plan
-from fedspill.federation.horizontal import Horizontal
-from fedspill.federation.local import accuracy
 from fedspill.plain_text import plain
-from fedspill.trace import Recorder
-from fedspill.trace_folder import FolderRecorder
+
+if TYPE_CHECKING:
+    from fedspill.deployment.deployment import Deployment
+    from fedspill.trace import Recorder
 
 
 def simulate(
@@ -28,6 +25,10 @@ def simulate(
     json_file: JsonFile = None,
 ) -> None:
     """Runs the federation of a plan and records what is sent."""
+    from fedspill.deployment.deployment import Deployment
+    from fedspill.deployment.plan import read_plan
+    from fedspill.trace_folder import FolderRecorder
+
     screen = Screen()
     checked = read_plan(plan)
     use_one_thread(device)
@@ -42,6 +43,10 @@ def simulate(
 
 def _run_federation(deployment: Deployment, recorder: Recorder, device: str, workers: int, screen: Screen) -> float:
     """All rounds with a progress bar; returns the test accuracy of the global model."""
+    from fedspill.audit.engines import federation_of
+    from fedspill.federation.horizontal import Horizontal
+    from fedspill.federation.local import accuracy
+
     federation = federation_of(deployment, recorder, device=device, workers=workers)
     if not isinstance(federation, Horizontal):
         federation.run()

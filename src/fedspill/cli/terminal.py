@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedspill.plain_text import plain
+from fedspill.plain_text import one_line, plain
 from fedspill.progress import Progress, Step
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Screen(Progress):
         for column in header:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(plain(cell)) for cell in row))
+            table.add_row(*(Text(one_line(cell)) for cell in row))
         self._out.print(table, soft_wrap=False)
 
     def facts(self, facts: Mapping[str, Any]) -> None:

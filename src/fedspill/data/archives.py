@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from fedspill.errors import FedspillError, InputRefused
 
 NumpyKind: TypeAlias = Literal["uint8", "integer", "floating", "bool_", "str_"]  # names of numpy
 LIMIT = 2 * 2**30  # bytes that one file may take when unpacked
+RATIO = 500  # unpacked over packed: what zlib reaches at its very best is about 1,000, on a single byte
+SMALL = 64 << 20  # bytes that may be of any ratio
 MEMBERS = 5_000_000  # files that one archive may list
 _CHUNK, _STEP = 2**20, 2**12  # bytes read at once from files, and from archives
 _DAMAGE = (
@@ -28,6 +31,11 @@ _DAMAGE = (
     SyntaxError,
     NotImplementedError,
     RuntimeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    StopIteration,
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -77,7 +85,9 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         archive = zipfile.ZipFile(path)
     with archive:
         members = archive.infolist()
-        declared = sum(member.file_size for member in members)
+        declared, packed = sum(member.file_size for member in members), path.stat().st_size
+        if declared > SMALL and declared > RATIO * packed:
+            raise InputRefused(f"{path} declares {declared:,} bytes out of {packed:,}: more than data give.")
         if declared > LIMIT or len(members) > MEMBERS:
             raise InputRefused(
                 f"{path} declares {declared:,} bytes in {len(members):,} files; at most {LIMIT:,} bytes in "

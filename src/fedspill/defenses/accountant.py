@@ -12,7 +12,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspill.defense import DataUse
 from fedspill.errors import UsageError
 
 ORDERS: NDArray[np.float64] = np.array([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)), dtype=np.float64)
@@ -60,8 +59,3 @@ def _to_epsilon(divergence: NDArray[np.float64], delta: float) -> float:
 def laplace_epsilon(scale: float, sensitivity: float, steps: int) -> float:
     """Pure epsilon of `steps` releases with Laplace noise of that scale; sensitivity in the sum of absolute values."""
     return math.inf if scale == 0 else steps * sensitivity / scale
-
-
-def poisson_epsilon(multiplier: float, use: DataUse, delta: float) -> float:
-    """Epsilon for one sample of one client, all its local steps in all its rounds counted."""
-    return gaussian_epsilon(multiplier, use.sampling, use.rounds * use.steps, delta)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal, final
 import torch
 
 from fedspill.defense import Check, DataUse, Defense, Guarantee, SentMessages, WireEffect
-from fedspill.defenses.accountant import gaussian_epsilon, laplace_epsilon
+from fedspill.defenses.accountant import laplace_epsilon
+from fedspill.defenses.loss_distribution import tighter_epsilon
 from fedspill.defenses.noise import Law, Source, lacking, refuse_claim, unit_noise
 from fedspill.defenses.norms import norm_of
 from fedspill.errors import UsageError
@@ -77,10 +78,11 @@ class ClipNoise(Defense):
         if self.law == "laplace":
             # The norm bounds the sum of absolute values by the square root of the number of coordinates.
             furthest = 2 * self.clip * math.sqrt(use.parameters)
-            epsilon, delta = laplace_epsilon(self.sigma / math.sqrt(2), furthest, releases), 0.0
+            epsilon, delta, by = laplace_epsilon(self.sigma / math.sqrt(2), furthest, releases), 0.0, "added up"
         else:
-            epsilon, delta = gaussian_epsilon(self.sigma / (2 * self.clip), 1.0, releases, self.delta), self.delta
-        return Guarantee(epsilon, delta, "Renyi, a client's whole data", holds=self.noise == "secure")
+            epsilon, by = tighter_epsilon(self.sigma / (2 * self.clip), 1.0, releases, self.delta)
+            delta = self.delta
+        return Guarantee(epsilon, delta, f"{by}, a client's whole data", holds=self.noise == "secure")
 
     def verify(self, sent: SentMessages) -> Check:
         if self.sigma == 0:

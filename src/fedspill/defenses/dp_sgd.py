@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 
 from fedspill.defense import Check, DataUse, Defense, Guarantee, SentMessages, WireEffect
-from fedspill.defenses.accountant import gaussian_epsilon, poisson_epsilon
+from fedspill.defenses.loss_distribution import tighter_epsilon
 from fedspill.defenses.noise import Source, refuse_claim, unit_noise
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
@@ -55,12 +55,14 @@ class DpSgd(Defense):
         if self.noise_multiplier == 0:
             return None
         if self.sampling == "poisson":
-            epsilon, how = poisson_epsilon(self.noise_multiplier, use, self.delta), "Renyi, Poisson sampling"
+            steps = use.rounds * use.steps
+            epsilon, by = tighter_epsilon(self.noise_multiplier, use.sampling, steps, self.delta)
+            how = f"{by}, Poisson sampling"
         else:
             # A sample is in one step of each pass. Replacing it moves the sum by twice the clip.
             releases = use.rounds * use.epochs
-            epsilon = gaussian_epsilon(self.noise_multiplier / 2, 1.0, releases, self.delta)
-            how = "Renyi, one release a pass"
+            epsilon, by = tighter_epsilon(self.noise_multiplier / 2, 1.0, releases, self.delta)
+            how = f"{by}, one release a pass"
         return Guarantee(epsilon, self.delta, f"{how}, one sample", holds=self.noise == "secure")
 
     def verify(self, sent: SentMessages) -> Check:

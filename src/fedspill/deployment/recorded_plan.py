@@ -21,13 +21,16 @@ _DEPLOYMENT = (
 )  # fmt: skip
 
 
+_PATHS = ("path", "folder", "file", "root", "directory")
+
+
 def recorded_plan(protocol: Mapping[str, Any]) -> Plan | None:
-    """The deployment that was recorded; None where the recording does not say, or names code of others."""
+    """The deployment that was recorded; None where the recording does not say, or names code or a path."""
     written = protocol.get("plan")
     if not isinstance(written, dict):
         return None
     kept = {key: written[key] for key in _DEPLOYMENT if key in written}
-    if _names_code(kept):
+    if _names_code(kept) or _names_path(kept):
         return None
     try:
         return check_plan(kept, "the plan in the recording")
@@ -50,6 +53,15 @@ def _names_code(written: Mapping[str, Any]) -> bool:
     defenses = written.get("defenses")
     chosen += [("defenses", choice) for choice in (defenses if isinstance(defenses, list) else [])]
     return any(_is_theirs(family, choice) for family, choice in chosen)
+
+
+def _names_path(value: Any) -> bool:
+    """Whether anything in it is a place on a disk: ours is not for a recording to walk through."""
+    if isinstance(value, str):
+        return "/" in value or "\\" in value or value.startswith(("~", "..")) or value in (".",)
+    if isinstance(value, dict):
+        return any(key in _PATHS or _names_path(item) for key, item in value.items() if item is not None)
+    return any(_names_path(item) for item in value) if isinstance(value, list) else False
 
 
 def _is_theirs(family: Family, choice: Any) -> bool:

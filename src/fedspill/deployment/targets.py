@@ -17,11 +17,15 @@ from fedspill.seeds import generator
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The targets as the adversary knows them, and the truth: their attribute (targets,) and membership (targets,)."""
+    """The targets as the adversary knows them, and the truth: attribute, membership and holder, each (targets,).
+
+    The holder is the client that has the record, -1 where none has.
+    """
 
     targets: Targets
     values: Tensor
     members: Tensor
+    holders: Tensor
 
 
 def draw_targets(plan: Plan, dataset: Dataset, clients: Sequence[Examples]) -> Drawn:
@@ -33,16 +37,18 @@ def draw_targets(plan: Plan, dataset: Dataset, clients: Sequence[Examples]) -> D
         _records(pool, column, wanted, rng)
         for pool, wanted in zip(pools, (plan.targets.members, plan.targets.others), strict=True)
     ]
-    records = Examples.join([Examples(part.x, part.y) for part in found])
+    records = Examples.join([Examples(part.x, part.y) for part, _ in found])
     order = torch.randperm(len(records), generator=rng)
-    members = (torch.arange(len(records)) < len(found[0]))[order].long()
+    (inside, holders), (outside, _) = found
+    holders = torch.cat([holders, torch.full((len(outside),), -1)])[order]
+    members = (torch.arange(len(records)) < len(inside))[order].long()
     records = records.take(order)
     flat = records.x.flatten(1)
     values = torch.zeros(len(records), dtype=torch.int64) if column is None else (flat[:, column] > 0.5).long()
     x = flat.clone()
     x[:, list(masked)] = 0
     first = min(plan.federation.rounds, plan.targets.after)
-    return Drawn(Targets(x.reshape(records.x.shape), records.y, first, column, masked), values, members)
+    return Drawn(Targets(x.reshape(records.x.shape), records.y, first, column, masked), values, members, holders)
 
 
 def attribute_columns(attribute: str | None, dataset: Dataset) -> tuple[int | None, tuple[int, ...]]:
@@ -60,8 +66,10 @@ def attribute_columns(attribute: str | None, dataset: Dataset) -> tuple[int | No
     return column, tuple(masked)
 
 
-def _records(pool: Sequence[Examples], column: int | None, wanted: int, rng: torch.Generator) -> Examples:
-    """At most `wanted` of all records of the pool, evenly with and without the attribute."""
+def _records(
+    pool: Sequence[Examples], column: int | None, wanted: int, rng: torch.Generator
+) -> tuple[Examples, Tensor]:
+    """At most `wanted` of all records of the pool, evenly with and without the attribute, and whose each is."""
     sizes = [len(part) for part in pool]
     ends = torch.tensor(sizes).cumsum(0)
     if column is None:
@@ -71,9 +79,11 @@ def _records(pool: Sequence[Examples], column: int | None, wanted: int, rng: tor
         halves = [(values == bool(value)).nonzero().flatten() for value in (0, 1)]
         picked = [half[torch.randperm(len(half), generator=rng)[: wanted // 2]] for half in halves]
         chosen = torch.cat(picked)
-    taken = []
+    taken, holders = [], []
     for index in chosen.tolist():
         holder = int(torch.searchsorted(ends, index, right=True))
         row = index - int(ends[holder]) + sizes[holder]
+        holders.append(holder)
         taken.append(pool[holder].take(torch.tensor([row])))
-    return Examples.join(taken) if taken else pool[0].take(torch.zeros(0, dtype=torch.int64))
+    none = torch.zeros(0, dtype=torch.int64)
+    return Examples.join(taken) if taken else pool[0].take(none), torch.tensor(holders, dtype=torch.int64)

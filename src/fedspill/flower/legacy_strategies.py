@@ -13,7 +13,7 @@ from flwr.server.strategy import Strategy
 
 from fedspill.errors import InputRefused
 from fedspill.flower.arrays import Arrays
-from fedspill.flower.round_messages import NodeReply
+from fedspill.flower.round_messages import NodeReply, examples_fault
 from fedspill.flower.strategy_recording import StrategyRecording
 
 
@@ -58,6 +58,8 @@ def named_arrays(parameters: Parameters, names: tuple[str, ...] | None) -> Array
 def replies_in(results: Iterable[tuple[Any, FitRes]], names: tuple[str, ...] | None) -> Iterable[NodeReply]:
     for proxy, result in results:
         try:
-            yield NodeReply(proxy.node_id, named_arrays(result.parameters, names), result.num_examples)
+            fault = examples_fault(result.num_examples)
+            examples = None if fault else int(result.num_examples)
+            yield NodeReply(proxy.node_id, named_arrays(result.parameters, names), examples, fault=fault)
         except InputRefused as error:
             yield NodeReply(proxy.node_id, error=f"left out: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,13 +11,14 @@ from flwr.app import Message as FlowerMessage
 from flwr.server.strategy import Strategy as LegacyStrategy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
 from fedspill.federation.horizontal import Weighting
-from fedspill.flower.arrays import tensors_of
-from fedspill.flower.background_writer import RecordingLimits
+from fedspill.flower.arrays import Arrays, tensors_of
+from fedspill.flower.background_writer import LOG, RecordingLimits
 from fedspill.flower.legacy_strategies import RecordedLegacyStrategy
 from fedspill.flower.protocol import StatedTraining
-from fedspill.flower.round_messages import FactsOfRound, NodeReply, ServerRound, models_sent, reply_of, update_in_reply
+from fedspill.flower.round_messages import FactsOfRound, NodeReply, models_sent, reply_of, update_in_reply
 from fedspill.flower.strategy_recording import RecordingOptions, StrategyRecording
 from fedspill.messages import client
 from fedspill.threat import adversary as named_adversary
@@ -104,11 +105,10 @@ class RecordedStrategy(Strategy):
         self, server_round: int, replies: Iterable[FlowerMessage]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         arrived, options = list(replies), self.fedspill.options
-        round_seen = self.fedspill.note_received(
-            server_round - 1, lambda: [reply_of(reply, options.arrays_key, options.examples_key) for reply in arrived]
-        )
-        if round_seen is not None and options.leave_out_unsound:
-            arrived = without_unsound(round_seen, arrived)
+        read = [reply_of(reply, options.arrays_key, options.examples_key) for reply in arrived]
+        self.fedspill.note_received(server_round - 1, lambda: read)
+        if options.leave_out_unsound:  # whether or not it could be recorded
+            arrived = without_unsound(self.fedspill.models, self.fedspill.receivers, read, arrived)
         return super().aggregate_train(server_round, arrived)  # type: ignore[safe-super]
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
@@ -118,14 +118,43 @@ class RecordedStrategy(Strategy):
             self.fedspill.close()
 
 
-def without_unsound(round_seen: ServerRound, replies: list[FlowerMessage]) -> list[FlowerMessage]:
-    """The replies without those that would spoil or stop the sum. Errors stay: the strategy counts them."""
-    models = [tensors_of(model) for model in round_seen.models]
+def without_unsound(
+    sent: Sequence[Arrays], receivers: Mapping[int, int], read: Sequence[NodeReply], replies: list[FlowerMessage]
+) -> list[FlowerMessage]:
+    """The replies without those that would spoil or stop the sum. Errors stay: the strategy counts them.
+
+    Each is judged by itself. Of two replies by one node the first counts. Where it is not known what was sent, shapes
+    cannot be held against it, and numbers still are.
+    """
+    models: list[dict[str, Tensor]] | None
+    try:
+        models = [tensors_of(model) for model in sent] or None
+    except Exception as error:
+        LOG.error("fedspill: the models sent cannot be read: %s", type(error).__name__)
+        models = None
+    answered: set[int] = set()
 
     def passes(reply: NodeReply) -> bool:
         if reply.error.startswith("failed"):
             return True
-        asked = not reply.error and reply.node in round_seen.receivers
-        return asked and update_in_reply(reply, models[round_seen.receivers[reply.node]]).is_sound
+        first = reply.node not in answered
+        answered.add(reply.node)
+        if reply.error or reply.fault or not first:
+            return False
+        if models is None:
+            return _is_finite(reply)
+        return reply.node in receivers and update_in_reply(reply, models[receivers[reply.node]]).is_sound
 
-    return [message for message, reply in zip(replies, round_seen.replies, strict=True) if passes(reply)]
+    def is_sound(reply: NodeReply) -> bool:
+        try:
+            return passes(reply)
+        except Exception as error:
+            LOG.error("fedspill: a reply cannot be judged and is left out: %s", type(error).__name__)
+            return False
+
+    return [message for message, reply in zip(replies, read, strict=True) if is_sound(reply)]
+
+
+def _is_finite(reply: NodeReply) -> bool:
+    tensors = tensors_of(reply.arrays).values()
+    return bool(reply.arrays) and all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -16,11 +18,14 @@ from fedspill.federation.update_checks import update_fault
 from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.flower.arrays import Arrays, single_array_record, tensors_of, update_from
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
+from fedspill.plain_text import one_line
 from fedspill.trace import Event, Origin
 
 # (round, addresses of the clients in the sum) to the facts of that round, where somebody knows them: in a simulation.
 FactsOfRound: TypeAlias = Callable[[int, Sequence[str]], Mapping[tuple[Origin, str], Tensor]]
 
+MOST_EXAMPLES = 1 << 40  # no client trains on a million million
+REFUSED = "fedspill"  # how a guard of ours begins the reason of a refusal
 ALL_ZERO = "is all zero"  # a fault that is worth an event, and does no harm in a sum
 
 
@@ -32,6 +37,7 @@ class NodeReply:
     arrays: Arrays = field(default_factory=dict)
     examples: int | None = None
     error: str = ""
+    fault: str = ""  # what is wrong with what it says beside its arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,20 +91,50 @@ def reply_of(message: FlowerMessage, key: str | None, examples_key: str) -> Node
     """One reply, its arrays not read yet."""
     node = message.metadata.src_node_id
     if message.has_error():
-        return NodeReply(node, error=f"failed: {_last_line(message.error.reason)}")
+        return NodeReply(node, error=f"failed: {_kind_of(message.error.reason)}")
     try:
         _, record = single_array_record(message.content, key)
+        values = [
+            numbers[examples_key] for numbers in message.content.metric_records.values() if examples_key in numbers
+        ]
     except FedspillError as error:
         return NodeReply(node, error=f"left out: {error}")
-    values = [metrics[examples_key] for metrics in message.content.metric_records.values() if examples_key in metrics]
-    examples = int(values[0]) if values and isinstance(values[0], int | float) else None
-    return NodeReply(node, dict(record), examples)
+    except Exception as error:  # one reply that is like no other must not cost the others
+        return NodeReply(node, error=f"left out: it cannot be read ({type(error).__name__})")
+    if not values:
+        return NodeReply(node, dict(record))
+    said, fault = values[0], examples_fault(values[0])
+    examples = int(said) if not fault and isinstance(said, int | float) else None
+    return NodeReply(node, dict(record), examples, fault=fault)
 
 
-def _last_line(reason: str | None) -> str:
-    """The last line of a client's error, which names the exception; the lines above it may hold data."""
-    lines = (reason or "no reason given").strip().splitlines() or ["no reason given"]
-    return lines[-1][:200]
+def examples_fault(said: object) -> str:
+    """Why a number of examples is not to be believed; a strategy that weighs by it would be spoiled. Empty if it is."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return "says no number of examples"
+    if math.isnan(said) or math.isinf(said):
+        return f"says that it comes from {said} examples"
+    if said < 1 or said > MOST_EXAMPLES or said != int(said):
+        return f"says that it comes from {said:.6g} examples"
+    return ""
+
+
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]{0,80}(?:Error|Exception|Interrupt|Exit))\b")
+
+
+def _kind_of(reason: str | None) -> str:
+    """What kind of error a client reports, without its text: that may quote what it trained on.
+
+    A refusal by our own guard says in numbers what it refused, and stays.
+    """
+    lines = (reason or "").strip().splitlines()
+    if not lines:
+        return "no reason given"
+    last = lines[-1][:200]
+    if last.startswith(REFUSED):
+        return one_line(last)
+    found = _EXCEPTION.match(last)
+    return found[1] if found else "an error"
 
 
 @dataclass(frozen=True)
@@ -159,11 +195,18 @@ def messages_of_round(
         )
     events = [Event(number, client_name(node), "did not answer") for node in round_seen.nodes_without_reply()]
     updates: list[Message] = []
+    answered: set[int] = set()
     for reply in round_seen.replies_in_order_of_asking():
         name = client_name(reply.node)
         if reply.error or reply.node not in round_seen.receivers:
             events.append(Event(number, name, reply.error or "answered without having been asked"))
             continue
+        if reply.node in answered or reply.fault:
+            fate = "left out" if leaves_out else "passed on"
+            events.append(Event(number, name, f"{fate}: it {reply.fault or 'answered twice'}"))
+            answered.add(reply.node)
+            continue
+        answered.add(reply.node)
         received = update_in_reply(reply, models[round_seen.receivers[reply.node]])
         if received.problem is not None:
             fate = "left out" if leaves_out and not received.is_sound else "passed on"

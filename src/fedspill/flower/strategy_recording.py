@@ -53,6 +53,15 @@ class StrategyRecording:
     _models: tuple[Arrays, ...] = ()
     _receivers: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def models(self) -> tuple[Arrays, ...]:
+        """What was sent this round; none where it could not be read."""
+        return self._models
+
+    @property
+    def receivers(self) -> Mapping[int, int]:
+        return self._receivers
+
     def note_sent(self, read_models: Callable[[], tuple[tuple[Arrays, ...], Mapping[int, int]]]) -> None:
         """Notes the models of a round and which node got which; if `read_models` fails, that is logged."""
         try:

@@ -21,8 +21,26 @@ def render(result: AuditResult) -> str:
         counts = Counter(_case(suite, finding, bar) for finding in own)
         for name in ("failures", "errors", "skipped"):
             suite.set(name, str(counts[name]))
+    if result.defense_checks:
+        _defense_suite(suites, result)
     indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
+
+
+def _defense_suite(suites: Element, result: AuditResult) -> None:
+    """Each configured defense: one that is off is a failure, one that nothing can show is no pass."""
+    off = sum(check.on is False for check in result.defense_checks)
+    unseen = sum(check.on is None for check in result.defense_checks)
+    counts = {"tests": len(result.defense_checks), "failures": off, "errors": 0, "skipped": unseen}
+    suite = SubElement(suites, "testsuite", {"name": "configured defenses"} | {k: str(v) for k, v in counts.items()})
+    for check in result.defense_checks:
+        case = SubElement(suite, "testcase", classname="fedspill.defenses", name=f"{check.defense} is on")
+        if check.on is False:
+            SubElement(case, "failure", message=f"configured but off: {check.why}", type="defense-off")
+        elif check.on is None:
+            SubElement(case, "skipped", message=f"cannot be verified: {check.why}")
+        else:
+            SubElement(case, "system-out").text = check.why
 
 
 def _case(suite: Element, finding: Finding, bar: Severity) -> str:

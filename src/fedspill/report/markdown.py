@@ -1,58 +1,61 @@
-"""Markdown for pull requests: the verdict, the table, what helps."""
+"""Markdown for pull requests: the first screen."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from fedspill.audit.result import AuditResult, AuditVerdict, Finding
-from fedspill.audit.severity import Severity
+from fedspill.audit.result import AuditResult
 from fedspill.report.clean import cleaned
+from fedspill.report.first_screen import FirstScreen, ShownCell, ShownRow, first_screen
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>])")
 
 
 def render(result: AuditResult) -> str:
+    """The first screen, for pull requests."""
     result = cleaned(result)
-    verdict = result.verdict
-    lines = [f"## Fedspill: {_headline(verdict)}", "", f"{text(result.deployment)}", ""]
-    scored = [finding for finding in result.findings if finding.status == "ok"]
+    screen = first_screen(result)
+    lines = [f"## Fedspill: {text(screen.sentence)}", ""]
+    if screen.banner:
+        lines += ["**A configured defense is OFF. This audit fails whatever else it found.**", ""]
+        lines += [f"- {text(line)}" for line in screen.banner] + [""]
+    if screen.verdict:
+        lines += [f"**{text(screen.verdict)}** ({screen.severity}). {text(screen.beside)}", ""]
+    lines += [text(screen.about), "", *_table(screen.rows, screen), ""]
+    if screen.left_out:
+        lines += [text(screen.left_out), ""]
     failed = [finding for finding in result.findings if finding.status in ("unscored", "errored")]
-    if scored:
-        lines += ["| severity | attack | adversary | score \\[95 %\\] | chance | n |", "|---|---|---|---|---|---|"]
-        lines += [_row(finding) for finding in scored] + [""]
     if failed:
         lines += ["Could not be scored, which is not a pass:", ""]
         lines += [f"- {text(f.id)}: {f.status}, {text(f.why)}" for f in failed] + [""]
-    off = [check for check in result.defense_checks if check.on is False]
-    if off:
-        lines += ["Configured but not applied:", ""]
-        lines += [f"- {text(check.defense)}: {text(check.why)}" for check in off] + [""]
-    if result.families:
-        lines += ["What helps, measured:", ""]
-        lines += [f"- {text(f.family)}: {text(f.advice)}" for f in result.families] + [""]
-    counts = verdict.statuses
-    lines.append(
-        f"{counts['ok']} scored, {counts['unscored']} unscored, {counts['errored']} errored, "
-        f"{counts['skipped']} skipped, {verdict.accepted} accepted. "
-        "Near chance means that we did not find a leak, not that there is none."
-    )
+    if screen.advice or screen.unhelped:
+        lines += ["**What to do, measured on this federation**", ""]
+        lines += [f"1. **{text(a.title)}**: {text(a.effect)}. {text(a.cost)} {text(a.needs)}" for a in screen.advice]
+        lines += ["", text(screen.unhelped)] if screen.unhelped else []
+        lines.append("")
+    if screen.after:
+        lines += [f"**After.** {text(screen.after_words)}:", "", *_table(screen.after, screen), ""]
+    lines += [f"**Defenses.** {text(screen.defenses)}", "", f"**How sure.** {text('; '.join(screen.sure))}."]
+    for entry in result.accepted:
+        if entry.state != "in force":
+            lines += ["", f"Accept entry {text(entry.id)} accepts nothing: {entry.state}."]
     return "\n".join(lines) + "\n"
 
 
-def _headline(verdict: AuditVerdict) -> str:
-    if verdict.worst is None:
-        return "nothing could be scored"
-    if verdict.worst == Severity.INFO:
-        return "no leak found above chance"
-    return f"worst finding {verdict.worst.word}" + ("" if verdict.complete else ", audit incomplete")
+def _table(rows: Sequence[ShownRow], screen: FirstScreen) -> list[str]:
+    head = ["What leaks", *(text(who) for who, _ in screen.columns)]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [text(row.title), *(_cell(cell) for cell in row.cells)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def _row(finding: Finding) -> str:
-    score = finding.score
-    word = finding.level.word + (" (accepted)" if finding.accepted else "")
-    interval = f"{score.value} \\[{score.low}, {score.high}\\]"
-    cells = [word, text(finding.attack), text(finding.adversary), interval, str(score.chance), str(score.n)]
-    return f"| {' | '.join(cells)} |"
+def _cell(cell: ShownCell) -> str:
+    if cell.main:
+        return f"**{cell.tag}** {text(cell.main)}, {text(cell.sub)}"
+    return f"{cell.tag}: {text(cell.sub)}" if cell.sub else cell.tag
 
 
 def text(value: str) -> str:

@@ -51,6 +51,19 @@ def gauge(score: Mapping[str, Any]) -> Markup:
     return _svg(300, 22, words, parts, "gauge")
 
 
+def dots(read: int, guessed: int) -> Markup:
+    """A hundred squares, row by row: what guessing gets, what is read besides, what is not read."""
+    parts = []
+    for index in range(100):
+        kind = "guess" if index < min(read, guessed) else "read" if index < read else "rest"
+        parts.append(
+            Markup('<rect x="{}" y="{}" width="9" height="9" rx="2" class="{}"/>').format(
+                11 * (index % 10), 11 * (index // 10), kind
+            )
+        )
+    return _svg(108, 108, f"{read} of 100, where guessing gets {guessed}", parts, "dots")
+
+
 def histogram(item: Mapping[str, Any]) -> Markup:
     """How many origins had a score in each step."""
     edges, counts = item["edges"], item["counts"]
@@ -76,6 +89,20 @@ def bars(item: Mapping[str, Any], names: Sequence[str]) -> Markup:
         if index % step == 0:
             parts.append(_text(axes.x(index + 0.5), HEIGHT - BOTTOM + 14, names[index][:8], "middle"))
     return _plot(f"{item['title']}: true beside inferred", parts + _legend(("true", "true"), ("guess", "inferred")))
+
+
+def clients(item: Mapping[str, Any]) -> Markup:
+    """The score of each client, the highest first, beside chance."""
+    rows = sorted(zip(item["values"], item["chance"], strict=True), reverse=True)
+    every = [number for row in rows for number in row]
+    axes = Axes(0, len(rows), min(0.0, *every), max(1.0, *every))
+    parts = _frame(axes, "clients, sorted", "score", x_ticks=[])
+    for index, (value, chance) in enumerate(rows):
+        left, right = axes.x(index + 0.1), axes.x(index + 0.9)
+        top, bottom = sorted((axes.y(value), axes.y(0)))
+        parts.append(_rect(left, top, right - left, bottom - top, "guess"))
+        parts.append(_line(left, axes.y(chance), right, axes.y(chance), "chance"))
+    return _plot(f"{item['title']}: score of each client beside chance", parts)
 
 
 def pairs(item: Mapping[str, Any]) -> Markup:
@@ -137,7 +164,7 @@ def draw(item: Mapping[str, Any], names: Sequence[str]) -> Markup:
     """The plot of one piece of evidence."""
     if item["kind"] == "bars":
         return bars(item, names)
-    drawers = {"histogram": histogram, "pairs": pairs, "curve": curve}
+    drawers = {"histogram": histogram, "pairs": pairs, "curve": curve, "clients": clients}
     return drawers[item["kind"]](item) if item["kind"] in drawers else Markup()
 
 

@@ -21,7 +21,7 @@ from fedspill.leaks.inputs.vertical.batched_lbfgs import RowObjective, minimise
 from fedspill.leaks.inputs.vertical.first_layer import first_layer
 from fedspill.leaks.inputs.vertical.intersect_row_spaces import _leading
 from fedspill.leaks.inputs.vertical.invert_features import InversionEffort
-from fedspill.leaks.inputs.vertical.moving_model import _lengths, _RoundGradients
+from fedspill.leaks.inputs.vertical.moving_model import _inverse_lengths, _RoundGradients
 from fedspill.leaks.inputs.vertical.published_algorithms import PublishedDescent
 from fedspill.leaks.inputs.vertical.separate_products import ProductSystem
 from fedspill.leaks.inputs.vertical.separate_sums import batch_design
@@ -403,7 +403,7 @@ def test_lengths_come_from_rounds_without_a_sample_that_left_next_to_nothing() -
         v = torch.randn(4, 16, generator=rng(number), dtype=torch.float64)
         scaled = v * lengths[batch, None] + noise * torch.randn(4, 16, generator=rng(99 + number), dtype=torch.float64)
         rounds.append(_RoundGradients(batch, scaled, torch.full((4,), noise**2, dtype=torch.float64), v.sum(0)))
-    found, doubt = _lengths(rounds, 10)
+    found, doubt = _inverse_lengths(rounds, 10)
     torch.testing.assert_close(1 / found[1:9], lengths[1:9], atol=1e-6, rtol=0)
     assert bool((doubt[1:9] < 1e-5).all())
     assert min(float(doubt[0]), float(doubt[9])) > 1e-5, "9 was never without it"

@@ -1,4 +1,4 @@
-"""Exact recovery: whole batches from two linear layers, steps walked one by one, certificates that can fail."""
+"""Exact recovery: whole batches from two linear layers, local steps followed one by one, certificates that can fail."""
 
 import copy
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def test_layer_norm_between_the_layers_is_no_protection() -> None:
 
 
 @pytest.mark.parametrize("lr", [1e-3, 1e-1, 0.5])
-def test_local_steps_are_walked_one_by_one_whatever_the_drift(lr: float) -> None:
+def test_local_steps_are_followed_one_by_one_whatever_the_drift(lr: float) -> None:
     model, (x, y) = mlp(nn.Tanh()), batch(6)
     trained = copy.deepcopy(model).double()
     optimizer = torch.optim.SGD(trained.parameters(), lr=lr)

@@ -133,7 +133,7 @@ def test_a_trained_model_is_read_with_labelled_samples(digits: Examples) -> None
     guess, rate = attacked(
         digits, LocalTraining(algorithm="fedsgd", batch_size=64), model=model, batch=64, labelled=True
     )
-    assert set(guess.routes) == {"bayes"}
+    assert set(guess.routes) <= {"bayes", "rehearsed"}
     assert rate > 0.6
 
 
@@ -149,7 +149,7 @@ def test_hidden_layers_tell_what_the_last_bias_does_not(digits: Examples) -> Non
     with_decay = {"name": "sgd", "weight_decay": 0.1}  # moves a layer out of its samples' span: not read
     other, without = attacked(digits, training, model=model, batch=48, labelled=True, optimizer=with_decay)
     assert set(guess.routes) == {"spanned"}
-    assert set(other.routes) == {"bayes"}
+    assert set(other.routes) <= {"bayes", "rehearsed"}
     assert rate > without + 0.05
     assert guess.confidence is not None
     assert abs(float(guess.confidence.mean()) - rate) < 0.1

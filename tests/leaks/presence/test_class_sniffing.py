@@ -6,7 +6,7 @@ from watched import guess
 
 from fedspill.leaks.presence.class_sniffing import published_presence
 from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
-from fedspill.observe.round_truth import true_owners
+from fedspill.leaks.quantity.round_truth import true_owners
 
 
 def test_counts_tell_present_from_absent() -> None:

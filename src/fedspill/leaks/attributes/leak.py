@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from fedspill.leak import ATTRIBUTE_IDS, Leak
+from fedspill.leak import ATTRIBUTE_IDS, Leak, of_hundred
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.metrics import AttributeAuc, OutsiderAttributeAuc
-
-
-def _area(value: float) -> str:
-    return f"{value:.2f} under the ROC curve"
-
 
 ATTRIBUTES = Leak(
     name="attributes",
@@ -26,7 +21,9 @@ ATTRIBUTES = Leak(
         "adversary_data": {"per_class": 20, "shadow": 300},
         "targets": {"attribute": "secret", "members": 32, "others": 0},
     },
-    figure=_area,
-    sentence="records with the attribute are told from those without by an area of {figure}",
+    figure=of_hundred("points"),
+    # The restricted ROC area on its scale from one half to one, which is no share of anything.
+    sentence="people with the attribute are told from those without at {figure} (100: always right, 50: guessing)",
+    claim="tell {often} a hidden attribute of a known person",
     taxonomy=ATTRIBUTE_IDS,
 )

@@ -7,14 +7,14 @@ from typing import ClassVar, final
 
 from fedspill.evidence import Evidence
 from fedspill.leaks.attributes.guess import Attributes
-from fedspill.metric import Measured, Metric, Score
-from fedspill.roc_area import MAX_FPR, area_score, roc_evidence, target_facts
+from fedspill.metric import Measured
+from fedspill.roc_area import MAX_FPR, AreaMetric, holders_of, roc_evidence, target_facts
 from fedspill.trace import Truth
 
 
 @final
 @dataclass(frozen=True)
-class AttributeAuc(Metric[Attributes]):
+class AttributeAuc(AreaMetric[Attributes]):
     """Restricted area over targets that clients trained on; chance is what imputation gets on them, or one half."""
 
     name: ClassVar[str] = "attribute-auc"
@@ -28,9 +28,6 @@ class AttributeAuc(Metric[Attributes]):
     def measure(self, guess: Attributes, truth: Truth) -> Measured:
         return _measured(guess, truth, members=True)
 
-    def summarise(self, measured: Measured) -> Score:
-        return area_score(measured, self.max_fpr)
-
     def evidence(self, guess: Attributes, truth: Truth, *, private: bool) -> list[Evidence]:
         measured = self.measure(guess, truth)
         assert measured.trials is not None
@@ -39,7 +36,7 @@ class AttributeAuc(Metric[Attributes]):
 
 @final
 @dataclass(frozen=True)
-class OutsiderAttributeAuc(Metric[Attributes]):
+class OutsiderAttributeAuc(AreaMetric[Attributes]):
     """The same over targets that nobody trained on: what does not come from training data does not leak them."""
 
     name: ClassVar[str] = "attribute-auc-outsiders"
@@ -53,12 +50,10 @@ class OutsiderAttributeAuc(Metric[Attributes]):
     def measure(self, guess: Attributes, truth: Truth) -> Measured:
         return _measured(guess, truth, members=False)
 
-    def summarise(self, measured: Measured) -> Score:
-        return area_score(measured, self.max_fpr)
-
 
 def _measured(guess: Attributes, truth: Truth, *, members: bool) -> Measured:
     """Scores, imputed probabilities and true values (as trials) of the targets inside or outside."""
     chosen = target_facts(guess, guess.places, truth, "target_members") == int(members)
     values = target_facts(guess, guess.places, truth, "target_values")
-    return Measured(guess.scores[chosen], guess.prior[chosen], values[chosen])
+    holders = holders_of(guess, guess.places, truth)
+    return Measured(guess.scores[chosen], guess.prior[chosen], values[chosen], holders[chosen])

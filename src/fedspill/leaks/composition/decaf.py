@@ -31,7 +31,6 @@ from fedspill.observe.local_changes import (
     read_known_federation,
 )
 from fedspill.observe.path_bases import path_bases
-from fedspill.observe.rehearsal import known_local_training
 from fedspill.threat import needs
 from fedspill.trace import View
 from fedspill.training import Optimizer as OptimizerName
@@ -47,10 +46,9 @@ class Decaf(Attack):
     the degree that nothing is explained, rounds weighted by how well they are, and no answer where nothing is. Adam's
     steps are normalised coordinate by coordinate, so there the bias alone is read, with its normaliser worked out from
     the bases; for Adadelta the published bases are used. "auto" (ours, the default) is "path" for clients of whom some
-    round of plain SGD is explained as well as the noise of their samples allows; the others are rehearsed: trainings
-    on auxiliary data with made-up compositions, and a regression on what they do to the last bias
-    (rehearsed_shares.py). A client that sent nothing like the rehearsals, for instance noise, is left to the path, and
-    so are optimizers that we do not have.
+    round of plain SGD is explained as well as the noise of their samples allows; the others are rehearsed as label
+    counts are (observe/rehearsed_shares.py). A client that sent nothing like the rehearsals, for instance noise, is
+    left to the path, and so are optimizers that we do not have.
 
     Null classes. If the last layer's inputs are never negative and there is no weight decay, a class without samples
     cannot show a positive change, however many steps were made: every null class is found. The converse is not a
@@ -81,7 +79,6 @@ class Decaf(Attack):
     points: Literal[1, 2, 3, 5] = 5  # path
     least_agreement: float = 0.1  # path: below it there is no answer
     null_ratio: float = 0.03  # path: largest rise over largest fall of a null row, where the theorem does not hold
-    rehearsals: int = 32  # auto: in a draw; there is a broad one, then one for each round
 
     def __post_init__(self) -> None:
         if (
@@ -89,11 +86,8 @@ class Decaf(Attack):
             or not 0 < self.rate < 2
             or not 0 <= self.least_agreement < 1
             or not 0 <= self.null_ratio < 1
-            or self.rehearsals < 4
         ):
-            raise UsageError(
-                "Expected epochs >= 1, 0 < rate < 2, 0 <= least_agreement < 1, 0 <= null_ratio < 1, rehearsals >= 4."
-            )
+            raise UsageError("Expected epochs >= 1, 0 < rate < 2, 0 <= least_agreement < 1, 0 <= null_ratio < 1.")
 
     def run(self, view: View, rng: torch.Generator) -> Proportions:
         federation = read_known_federation(view)
@@ -118,10 +112,8 @@ class Decaf(Attack):
         unexplained = torch.tensor([1 - one.agreement**2 for one in found], dtype=torch.float64)
         together = rounds_of([change.of.sender for change in read], self.rounds)
         if self.solver == "auto" and federation.optimizer.name in get_args(OptimizerName):
-            training = known_local_training(view, federation.lr)
-            notes += rehearse_unexplained(
-                read, found, together, federation, training, exact, self.rehearsals, rng, view.progress
-            )
+            plain, all_rounds = federation.optimizer.name == "sgd", self.rounds == "all"
+            notes += rehearse_unexplained(view, read, found, together, plain=plain, joint=all_rounds, rng=rng)
         for rounds in together:
             joint = over_rounds([found[index] for index in rounds], exact)
             for index in rounds:

@@ -7,9 +7,13 @@ from fedspill.leaks.composition.guess import Proportions
 from fedspill.leaks.composition.metrics import CompositionL1, CompositionL2, CompositionLInf, FalseNulls, NullRecall
 
 
-def _share_right(distance: float) -> str:
+def _share_right(distance: float) -> float:
     """Half of the L1 distance is the share of samples that are put into a wrong class."""
-    return f"{round(100 * (1 - distance / 2))} %"
+    return min(max(1 - distance / 2, 0.0), 1.0)
+
+
+def _samples_right(distance: float) -> str:
+    return f"{round(100 * _share_right(distance))} of 100 samples"
 
 
 COMPOSITION = Leak(
@@ -26,7 +30,9 @@ COMPOSITION = Leak(
         "training": {"lr": 0.02, "batch_size": 16},
         "adversary_data": {"per_class": 20},
     },
-    figure=_share_right,
-    sentence="{figure} of a client's class mix is read correctly",
+    figure=_samples_right,
+    sentence="{figure} of a client are put into the right class of its mix",
+    claim="tell {much} of the mix of classes that a client holds",
+    share=_share_right,
     taxonomy=PROPERTY_IDS,
 )

@@ -12,10 +12,12 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from fedspill.chance import composition_chance
 from fedspill.errors import NotScored
 from fedspill.evidence import Bars, Curve, Evidence
+from fedspill.intervals import Scale
 from fedspill.leaks.composition.guess import Proportions
-from fedspill.metric import Measured, Metric
+from fedspill.metric import Measured, Metric, clusters_of, numbered
 from fedspill.trace import Truth
 
 DRAWS = 200  # of the random composition
@@ -30,9 +32,14 @@ class Distance(Metric[Proportions], ABC):
 
     def measure(self, guess: Proportions, truth: Truth) -> Measured:
         shares, real, senders = answered(guess, truth)
-        chance = {name: distance(rows, real, self.order) for name, rows in baselines(real).items()}
-        best = min(chance.values(), key=lambda values: float(values.mean()))
-        return Measured(by_client(distance(shares, real, self.order), senders), by_client(best, senders))
+        chance = composition_chance(real, numbered(senders), distance=lambda a, b: distance(a, b, self.order))
+        found = by_client(distance(shares, real, self.order), senders)
+        return Measured(found, by_client(chance, senders), clusters=torch.arange(len(found)))
+
+    def scale(self, measured: Measured) -> Scale:
+        """A client that the attack fails on is as far off as by guessing: no sensible guess is as far as can be."""
+        worst = 2 ** (1 / self.order)
+        return Scale(worst, 0.0, failed=min(float(measured.chance.mean()), worst))
 
     def evidence(self, guess: Proportions, truth: Truth, *, private: bool) -> list[Evidence]:
         shares, real, senders = answered(guess, truth)
@@ -128,7 +135,8 @@ def _shares_of(guess: Proportions, truth: Truth, *, absent: bool) -> Measured:
     if not bool(has.any()):
         raise NotScored("no client has such a class")
     hits = (guess.null & asked).sum(1)[has].double() / asked.sum(1)[has]
-    return Measured(hits, torch.zeros(len(hits)), asked.sum(1)[has])
+    of = [origin for origin, any_asked in zip(guess.of, has.tolist(), strict=True) if any_asked]
+    return Measured(hits, torch.zeros(len(hits)), asked.sum(1)[has], *clusters_of(of))
 
 
 def true_shares(guess: Proportions, truth: Truth) -> Tensor:

@@ -8,7 +8,7 @@ from fedspill.leaks.groups.metrics import ExactGroups, LargestGroup, RankCorrela
 
 
 def _correlation(value: float) -> str:
-    return f"{value:.2f}"
+    return f"correlation {value:.2f}"
 
 
 GROUPS = Leak(
@@ -27,6 +27,8 @@ GROUPS = Leak(
         "adversary_data": {"per_class": 20},
     },
     figure=_correlation,
-    sentence="the order of classes from common to rare is known with a rank correlation of {figure}",
+    sentence="the order of classes from common to rare is told with a rank {figure} (1 is right, 0 is guessing)",
+    claim="tell {often} which classes the federation has much of and which little",
+    implied_by=("labels", "composition"),
     taxonomy=PROPERTY_IDS,
 )

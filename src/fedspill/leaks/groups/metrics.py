@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -11,9 +12,9 @@ from scipy import stats
 from torch import Tensor
 
 from fedspill.errors import NothingToGuess, NotScored
-from fedspill.intervals import CONFIDENCE
+from fedspill.intervals import CONFIDENCE, CORRELATION, LABELS, Interval, OverFederations, Scale, within_confidence
 from fedspill.leaks.groups.guess import Groups
-from fedspill.metric import Measured, Metric, Score
+from fedspill.metric import Measured, Metric
 from fedspill.trace import Truth
 
 ALIKE = 1.1  # labels whose totals differ by less than this factor belong to one group
@@ -77,13 +78,14 @@ class RankCorrelation(Metric[Groups]):
         labels = torch.full((len(values),), guess.amount.shape[1])
         return Measured(torch.tensor(values, dtype=torch.float64), torch.zeros(len(values)), labels)
 
-    def summarise(self, measured: Measured) -> Score:
-        """The mean over federations; n is the labels ranked, since one federation has only itself to average over."""
-        score = super().summarise(measured)
-        if score.status != "ok" or measured.trials is None:
-            return score
-        low, high = correlation_interval(measured.values, measured.trials)
-        return Score(score.value, min(low, score.value), max(high, score.value), int(measured.trials.sum()), 0.0)
+    def over_federations(self, parts: Sequence[Measured], scale: Scale | None) -> OverFederations:
+        """One federation has only itself to average over: its labels are what varies."""
+        values = torch.cat([part.values for part in parts])
+        labels = torch.cat([part.trials for part in parts if part.trials is not None])
+        sure = within_confidence(len(parts), CONFIDENCE)
+        clustered = Interval(*correlation_interval(values, labels, sure), LABELS, int(labels.sum()))
+        means = tuple(float(part.values.mean()) for part in parts)
+        return OverFederations(means, clustered, CORRELATION.ends)
 
 
 def correlation_interval(values: Tensor, labels: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -38,7 +38,8 @@ INPUTS = Leak(
         "federation": {"clients": 6, "rounds": 6, "clients_per_round": 1},
         "training": {"algorithm": "fedsgd", "lr": 0.01, "batch_size": 4},
     },
-    figure=of_hundred("samples"),
-    sentence="{figure} of a client's step are recovered",
+    figure=of_hundred("records"),
+    sentence="{figure} that a client computed a step on are rebuilt",
+    claim="rebuild {much} of the records that a client trained on",
     taxonomy=RECONSTRUCTION_IDS,
 )

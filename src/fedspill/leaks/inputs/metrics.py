@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import io
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -19,11 +19,12 @@ from torch import Tensor
 
 from fedspill.errors import NotScored
 from fedspill.evidence import Evidence, Images
+from fedspill.intervals import CORRELATION, Proof, Scale
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.scoring.chance import baselines
-from fedspill.leaks.inputs.scoring.pairs import answered, paired, quality, real_inputs
+from fedspill.leaks.inputs.scoring.pairs import answered_origins, guess_psnr, matched_guesses, real_inputs
 from fedspill.leaks.inputs.scoring.similarity import CAP, Range, lpips, lpips_weights, mse, psnr, ssim
-from fedspill.metric import Measured, Metric
+from fedspill.metric import Measured, Metric, clusters_of
 from fedspill.trace import Origin, Truth
 
 CLEAR, RECOGNISABLE = 30.0, 20.0  # dB
@@ -41,18 +42,23 @@ class OfPairs(Metric[Inputs], ABC):
         """(n,) from guessed and real (n, *shape) in [0, 1], matched."""
 
     def measure(self, guess: Inputs, truth: Truth) -> Measured:
-        origins = answered(guess)
+        origins = answered_origins(guess)
         real = real_inputs([guess.of[index] for index in origins], truth)
         span = Range.of(real)
         values = [self._value(guess.samples[i], own, span) for i, own in zip(origins, real, strict=True)]
         best = self._best_baseline([guess.of[index] for index in origins], real, truth, span)
-        return Measured(torch.stack(values), best, torch.tensor([len(own) for own in real]) if self._is_share else None)
+        trials = torch.tensor([len(own) for own in real]) if self._is_share else None
+        return Measured(torch.stack(values), best, trials, *clusters_of([guess.of[index] for index in origins]))
 
     _is_share: ClassVar[bool] = False
+    ends: ClassVar[Scale | None] = None  # of the quantity, where it has any
+
+    def scale(self, measured: Measured) -> Scale | None:
+        return self.ends or super().scale(measured)
 
     def _value(self, samples: Tensor, real: Tensor, span: Range) -> Tensor:
         """The mean over true samples; of more guesses than samples, the surplus counts against it in a share."""
-        pairs = paired(samples, real, span)
+        pairs = matched_guesses(samples, real, span)
         mean = self.of_pairs(pairs, span.unit(real)).mean()
         return mean * min(1.0, len(real) / max(1, len(samples))) if self._is_share else mean
 
@@ -78,16 +84,20 @@ class InputsRecovered(OfPairs):
     def of_pairs(self, guessed: Tensor, real: Tensor) -> Tensor:
         return (psnr(guessed, real) > CLEAR).double()
 
+    def measure(self, guess: Inputs, truth: Truth) -> Measured:
+        return replace(super().measure(guess, truth), proof=_proof(guess, truth))
+
     def evidence(self, guess: Inputs, truth: Truth, *, private: bool) -> list[Evidence]:
         if not private:
             return []
-        index = next((i for i in answered(guess) if len(guess.samples[i])), None)
+        index = next((i for i in answered_origins(guess) if len(guess.samples[i])), None)
         if index is None:
             return []
         (real,) = real_inputs([guess.of[index]], truth)
         span = Range.of([real])
         shown = [
-            _uris(images) for images in (span.unit(real)[:SHOWN], paired(guess.samples[index], real, span)[:SHOWN])
+            _uris(images)
+            for images in (span.unit(real)[:SHOWN], matched_guesses(guess.samples[index], real, span)[:SHOWN])
         ]
         return [Images("Samples of one client and what came back", True, *shown)] if shown[0] else []
 
@@ -115,9 +125,10 @@ class InputsPsnr(OfPairs):
     title: ClassVar[str] = "Similarity to the samples, PSNR in dB"
     paper: ClassVar[str] = "003"
     perfect: ClassVar[float] = CAP
+    ends: ClassVar[Scale | None] = Scale(0.0, CAP)
 
     def of_pairs(self, guessed: Tensor, real: Tensor) -> Tensor:
-        return psnr(guessed, real)
+        return psnr(guessed, real).clamp_min(0.0)
 
 
 @final
@@ -129,6 +140,8 @@ class InputsSsim(OfPairs):
     title: ClassVar[str] = "Similarity to the samples, SSIM"
     paper: ClassVar[str] = "003"
     perfect: ClassVar[float] = 1.0
+
+    ends: ClassVar[Scale | None] = CORRELATION
 
     def of_pairs(self, guessed: Tensor, real: Tensor) -> Tensor:
         return ssim(guessed, real)
@@ -144,6 +157,7 @@ class InputsMse(OfPairs):
     paper: ClassVar[str] = "003"
     perfect: ClassVar[float] = 0.0
     higher: ClassVar[bool] = False
+    ends: ClassVar[Scale | None] = Scale(1.0, 0.0)
 
     def of_pairs(self, guessed: Tensor, real: Tensor) -> Tensor:
         return mse(guessed, real)
@@ -175,19 +189,33 @@ class CertificatePrecision(Metric[Inputs]):
     perfect: ClassVar[float] = 1.0
 
     def measure(self, guess: Inputs, truth: Truth) -> Measured:
-        origins = answered(guess)
+        origins = answered_origins(guess)
         real = real_inputs([guess.of[index] for index in origins], truth)
         span = Range.of(real)
-        values, chance, trials = [], [], []
+        values, chance, trials, of = [], [], [], []
         for index, own in zip(origins, real, strict=True):
-            right, certified = quality(guess.samples[index], own, span) > CLEAR, guess.certified[index]
+            right, certified = guess_psnr(guess.samples[index], own, span) > CLEAR, guess.certified[index]
             if bool(certified.any()):
                 values.append(right[certified].double().mean())
                 chance.append(right.double().mean())
                 trials.append(int(certified.sum()))
+                of.append(guess.of[index])
         if not values:
             raise NotScored("the attack vouches for no sample")
-        return Measured(torch.stack(values), torch.stack(chance), torch.tensor(trials))
+        return Measured(torch.stack(values), torch.stack(chance), torch.tensor(trials), *clusters_of(of))
+
+
+def _proof(guess: Inputs, truth: Truth) -> Proof:
+    """How many of the recorded samples the attack vouches for and has right, and how many it has wrong."""
+    origins = answered_origins(guess)
+    real = real_inputs([guess.of[index] for index in origins], truth)
+    span, proven, refuted = Range.of(real), 0, 0
+    for index, own in zip(origins, real, strict=True):
+        right, certified = guess_psnr(guess.samples[index], own, span) > CLEAR, guess.certified[index]
+        # Two copies of one sample prove it once.
+        proven += min(int((right & certified).sum()), len(own))
+        refuted += int((~right & certified).sum())
+    return Proof(proven, sum(len(own) for own in real), refuted)
 
 
 def _uris(images: Tensor) -> list[str]:

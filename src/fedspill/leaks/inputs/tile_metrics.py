@@ -11,10 +11,10 @@ from torch import Tensor
 from fedspill.errors import NotScored
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.scoring.chance import baselines
-from fedspill.leaks.inputs.scoring.pairs import answered, real_inputs
+from fedspill.leaks.inputs.scoring.pairs import answered_origins, real_inputs
 from fedspill.leaks.inputs.scoring.similarity import CAP
 from fedspill.messages import SERVER
-from fedspill.metric import Measured, Metric
+from fedspill.metric import Measured, Metric, clusters_of
 from fedspill.partitions.tiles import image_tiles
 from fedspill.trace import Truth
 
@@ -43,7 +43,7 @@ class TilePsnr(Metric[Inputs]):
     parties: int = 4
 
     def measure(self, guess: Inputs, truth: Truth) -> Measured:
-        origins = answered(guess)
+        origins = answered_origins(guess)
         of = [guess.of[index] for index in origins]
         real = real_inputs(of, truth)
         if any(origin.sender != SERVER for origin in of) or any(own.ndim != 4 for own in real):
@@ -57,4 +57,4 @@ class TilePsnr(Metric[Inputs]):
             torch.stack([tile_psnr(one, own, self.parties).mean() for one, own in zip(guesses, real, strict=True)])
             for guesses in baselines(of, real, truth).values()
         ]
-        return Measured(torch.stack(values), max(tried, key=lambda these: float(these.mean())))
+        return Measured(torch.stack(values), max(tried, key=lambda these: float(these.mean())), None, *clusters_of(of))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedspill.errors import InputRefused, NoHead, UsageError
 from fedspill.files import read_tensors
+from fedspill.leaks.labels.counts.each_update import best_reading
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.ebi import ebi_counts
-from fedspill.leaks.labels.labels import best_reading
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.llg import llg_counts
 from fedspill.observe.find_head import HeadGradient, find_head, layer_and_bias_names

@@ -25,6 +25,8 @@ class LabelCounts(Guess):
     confidence: Tensor | None = None  # (origins,) the share of labels that the attack expects to have right
     sure: Tensor | None = None  # (origins, classes) probability that a class's count is exact
     routes: tuple[str, ...] = ()  # how each origin was read
+    low: Tensor | None = None  # (origins, classes) a class's count lies between these in nine cases of ten
+    high: Tensor | None = None
 
     def check(self) -> None:
         if self.counts.ndim != 2 or len(self.counts) != len(self.of):
@@ -34,3 +36,6 @@ class LabelCounts(Guess):
         for stated, shape in ((self.confidence, self.counts.shape[:1]), (self.sure, self.counts.shape)):
             if stated is not None and (stated.shape != shape or not bool(((stated >= 0) & (stated <= 1)).all())):
                 raise AttackFailed(f"Expected probabilities of shape {tuple(shape)} as confidence.")
+        for bound in (self.low, self.high):
+            if bound is not None and (bound.shape != self.counts.shape or bool((bound < 0).any())):
+                raise AttackFailed(f"Expected bounds of shape {tuple(self.counts.shape)}, none negative.")

@@ -1,237 +1,127 @@
-"""Labels: our label-count attack, one rule on what was observed that picks the reading of the update that fits."""
+"""Labels: our label-count attack; it does what the clients did and compares, and reads each update by itself too."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedspill.attack import Attack
-from fedspill.dataset import Examples
-from fedspill.defenses.norms import norm_of
-from fedspill.leaks.labels.counts.choose_reading import ROUTES, Reading, read
-from fedspill.leaks.labels.counts.defended import read_defended
-from fedspill.leaks.labels.counts.defended_layers import look
-from fedspill.leaks.labels.counts.layer_signals import linear_signals
-from fedspill.leaks.labels.counts.readings import bias_from_weights, is_trained
-from fedspill.leaks.labels.counts.span_counts import SpanCounts
-from fedspill.leaks.labels.counts.span_reader import SpanReader
-from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
-from fedspill.leaks.labels.counts.whole_counts import Steps
+from fedspill.errors import NotApplicable
+from fedspill.leaks.labels.counts.choose_reading import ROUTES
+from fedspill.leaks.labels.counts.each_update import messages_of, read_each_update
+from fedspill.leaks.labels.counts.trial import tried_on_make_believe
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
-from fedspill.messages import Kind, Message
-from fedspill.observe.known_defenses import KnownDefenses
-from fedspill.observe.last_layer import LABEL_NEEDS, LastLayerGradients, is_update, read_last_layer
-from fedspill.observe.local_changes import KnownOptimizer
-from fedspill.observe.probe import ModelAnswers, ModelProbe, can_probe
-from fedspill.trace import Origin, View
-from fedspill.training import gradient
+from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
+from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
+from fedspill.observe.rehearsed_shares import RehearsedShares, broad_shares, counts_of_shares, rehearsed
+from fedspill.trace import View
 
-_NORM_BATCHES = 4  # whose gradient norm is taken to see what clipping leaves
-_CELLS = 20_000_000  # classes x classes x origins that are looked at together
+REHEARSED = "rehearsed"
+UNREHEARSED = 1.15  # how much larger errors are than those of make-believe clients (label_zoo.py, seed 503)
+LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
+STATED = 0.9  # probability of the intervals (convention)
+EXACT = 0.985  # of the labels of make-believe clients: what reads so many needs no rehearsal (convention)
 
 
 @final
 @dataclass(frozen=True)
 class Labels(Attack):
-    """Solves the bias equation for whole counts instead of peeling labels off greedily.
+    """Reads each update by itself, trains make-believe clients of known labels, and believes what does better on these.
 
-    It uses what the adversary has: the model and auxiliary data (labelled for trained models) to measure the mean
-    probability, the update alone otherwise. Of a trained model the hidden layers are read too, as far as the update
-    looks like what the adversary rehearsed. Momentum and weight decay are taken out where the optimizer is known;
-    several clients' sum is read as one large batch; without a last bias the weight gradient is read. Each origin's
-    confidence is the expected share of labels that are right.
+    With the model's code and a few labelled samples the adversary repeats the rounds that it saw with clients of known
+    labels, and learns from them what an update says about labels, whatever the architecture, the optimizer or the
+    defense (rehearsed_shares.py). Without, or where a reading of the update by itself (each_update.py) has more labels
+    of the make-believe clients right, it uses that. A client that takes part again is taken to hold the same samples.
+    Each origin's confidence is the expected share of labels that are right.
     """
 
     name: ClassVar[str] = "labels"
-    title: ClassVar[str] = "Label counts, best reading of the last layer"
+    title: ClassVar[str] = "Label counts, by rehearsal or the best reading of the last layer"
     paper: ClassVar[str] = "fedspill"
     needs = LABEL_NEEDS
     leak = LABELS
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
-        optimizer = KnownOptimizer.known_to(view)
-        probe = ModelProbe.of(view, layer.classes) if can_probe(view) else None
-        if probe is not None and not {origin.round for origin in layer.of} <= probe.models.keys():
-            probe = None  # the models were not recorded
-        summing = optimizer.name == "sgd" and not optimizer.weight_decay  # decay moves a layer out of its span
-        spans = SpanReader(probe, rng) if probe is not None and probe.labels is not None and summing else None
-        messages = _messages_of(view, layer)
-        wire = KnownDefenses.known_to(view)
-        bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
-        counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
-        sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
-        expected = torch.zeros(len(layer.of), dtype=torch.float64)
-        routes: list[str] = [""] * len(layer.of)
-        for rows in _chunks(layer):
-            steps = Steps.of(layer.schedules[int(rows[0])])
-            sent = [messages[layer.of[row]] for row in rows.tolist()]
-            seen = None if probe is None else probe.answers(sent)
-            if wire is not None:
-                reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
-            else:
-                own = _by_itself(view, sent)
-                outlook = own if seen is None else seen
-                observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
-                reading = read(
-                    observed,
-                    steps,
-                    outlook,
-                    plain=optimizer.name == "sgd",
-                    wire=None if seen is None else own,
-                    spans=None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view),
-                )
-            counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
-            for row, route in zip(rows.tolist(), reading.routes, strict=True):
-                routes[row] = route
-        notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
-        notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
-        return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+        alone = read_each_update(view, rng)
+        found = messages_of(view, layer)
+        try:
+            stage = plan_rehearsal(view, [found[origin] for origin in layer.of])
+            return self._rehearsed(view, stage, alone, layer.notes, rng)
+        except NotApplicable as why_not:
+            return replace(alone, notes=[*alone.notes, str(why_not)])
+
+    def _rehearsed(
+        self, view: View, stage: RehearsalPlan, alone: LabelCounts, notes: Sequence[str], rng: torch.Generator
+    ) -> LabelCounts:
+        if all(_is_exact(view, stage, number, rng) for number in stage.scenes):
+            return replace(alone, notes=[*alone.notes, "not rehearsed: make-believe clients are read without error"])
+        results, scenes = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=stage.same)
+        right = tried_on_make_believe(view, replace(stage, scenes=scenes), [one.counts for one in results], rng)
+        chosen = _chosen(alone, stage, results, right)
+        return replace(chosen, notes=[*notes, *chosen.notes])
 
 
-def _spans(
-    spans: SpanReader, sent: Sequence[Message], steps: Steps, seen: ModelAnswers, optimizer: KnownOptimizer, view: View
-) -> SpanCounts:
-    """What the hidden layers of some origins with one schedule say, where the model is trained."""
-    scale = float(steps.unit)
-    if is_update(sent[0]):
-        passes = int(view.knows("local_epochs")) if view.has("local_epochs") else 1
-        number = passes * steps.number
-        scale *= -number / optimizer.unit_steps(number) / (float(view.knows("local_lr")) * passes)
-    return spans.read(sent, steps.samples, scale, is_trained(seen, spans.probe.classes))
+def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generator) -> bool:
+    """Whether a round's updates are read by themselves without error, whatever the shares and what the model knows."""
+    kinds = stage.plan.kinds
+    shares = broad_shares(len(kinds), stage.classes, kinds, rng)
+    counts = [counts_of_shares(shares, update.samples) for update in stage.updates]
+    unlike = (replace(stage.scenes[number], passes=passes) for passes in (stage.plan.known[0], stage.plan.known[-1]))
+    tried = (tried_on_make_believe(view, replace(stage, scenes={number: scene}), counts, rng) for scene in unlike)
+    return all(right.get(number, 0.0) > EXACT for right in tried)
 
 
-def _by_itself(view: View, sent: Sequence[Message]) -> ModelAnswers | None:
-    """What the last layer says without any data, where the models that clients got were seen."""
-    weight, bias = str(view.public.get("head_weight")), str(view.public.get("head_bias"))
-    before = {message.round: message.tensors for message in view.get("model")} if view.sees("model") else {}
-    heads = []
-    for message in sent:
-        own = before.get(message.round, {})
-        if any(
-            name not in own or name not in message.tensors or own[name].shape != message.tensors[name].shape
-            for name in (weight, bias)
-        ):
-            return None
-        change = message.tensors[weight], message.tensors[bias]
-        heads.append(HeadChange(own[weight], own[bias], *change, is_change=is_update(message)))
-    return wire_outlook(heads)
-
-
-def _through(
-    wire: KnownDefenses,
-    layer: LastLayerGradients,
-    rows: Tensor,
-    messages: dict[Origin, Message],
-    probe: ModelProbe | None,
-    outlook: ModelAnswers | None,
-    view: View,
-    *,
-    plain: bool,
-) -> Reading:
-    """The reading of some origins with one schedule, behind defenses that the adversary knows."""
-    sent = [messages[layer.of[row]] for row in rows.tolist()]
-    schedule, steps = layer.schedules[int(rows[0])], Steps.of(layer.schedules[int(rows[0])])
-    lr, updates = float(view.knows("local_lr")), is_update(sent[0])
-    scale = -1.0 / (lr * schedule.epochs) if updates else 1.0
-    weight, bias = str(view.public["head_weight"]), view.public.get("head_bias")
-    head = (weight, bias if isinstance(bias, str) and layer.bias is not None else None)
-    rounds = {message.round for message in sent}
-    signals = {r: linear_signals(probe.models[r], probe.inputs, layer.classes) if probe else [] for r in rounds}
-    gradients = [{name: scale * tensor.double() for name, tensor in message.tensors.items()} for message in sent]
-    clients = [int(message.info.get("clients", 1)) for message in sent]
-    noise = wire.noise(steps.number, schedule.epochs, lr, updates) / max(clients) ** 0.5
-    seen = look(
-        wire,
-        gradients,
-        noise,
-        head,
-        [[s for s in signals[m.round] if s.weight in m.tensors] for m in sent],
-        steps,
-        [wire.left_whole(message.tensors) for message in sent],
-    )
-    # A client that sends updates of all its samples in every round holds the same ones each time.
-    same = updates and view.public.get("algorithm", "fedavg") == "fedavg"
-    names = [message.sender if same and message.kind == "update" else str(i) for i, message in enumerate(sent)]
-    numbers = {name: index for index, name in enumerate(dict.fromkeys(names))}
-    expected = None
-    if probe is not None and wire.effect.step_clip is not None:
-        models = [probe.models[message.round] for message in sent]
-        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.effect.step_clip)
-    return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
-
-
-def expected_scale(
-    models: Sequence[nn.Module], inputs: Tensor, batch: int, clip: float, index: int, counts: Tensor
-) -> float:
-    """What clipping every step to `clip` leaves of a batch with such label counts, on the adversary's own inputs."""
-    model, rng = models[index], torch.Generator().manual_seed(0)
-    shares = counts.double() / counts.sum().clamp_min(1)
-    left = []
-    for _ in range(_NORM_BATCHES):
-        rows = torch.randint(len(inputs), (batch,), generator=rng)
-        labels = torch.multinomial(shares, batch, replacement=True, generator=rng)
-        device = next(model.parameters()).device
-        norm = norm_of(gradient(model, Examples(inputs[rows].to(device), labels.to(device))))
-        left.append(min(1.0, clip / max(norm, 1e-12)))
-    return sum(left) / len(left)
-
-
-def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> Reading:
-    """Counts of origins with one schedule from the last layer alone, or with an outlook."""
-    assert layer.bias is not None
-    return read(layer.bias, Steps.of(layer.schedules[0]), outlook)
-
-
-def _chunks(layer: LastLayerGradients) -> Iterator[Tensor]:
-    """Row numbers of origins with one schedule, few enough to be looked at together."""
-    most = max(1, _CELLS // layer.classes**2)
-    for schedule in dict.fromkeys(layer.schedules):
-        rows = torch.tensor([index for index, other in enumerate(layer.schedules) if other == schedule])
-        yield from torch.split(rows, min(most, 64))
-
-
-def _messages_of(view: View, layer: LastLayerGradients) -> dict[Origin, Message]:
-    kinds: tuple[Kind, ...] = ("update", "gradient", "aggregate")
-    seen = [message for kind in kinds if view.sees(kind) for message in view.get(kind)]
-    found = {Origin(message.round, message.sender): message for message in seen}
-    return {origin: found[origin] for origin in layer.of}
-
-
-def _plain_steps(layer: LastLayerGradients, bias: Tensor, optimizer: KnownOptimizer, view: View) -> Tensor:
-    """The bias gradients (origins, classes) that plain SGD would have summed: momentum and weight decay taken out."""
-    if optimizer.name != "sgd" or not (optimizer.momentum or optimizer.weight_decay):
-        return bias
-    name = str(view.public.get("head_bias"))
-    models = view.get("model") if view.sees("model") else []
-    starts = {message.round: message.tensors[name].double() for message in models if name in message.tensors}
-    lr = float(view.knows("local_lr"))
-    plain = bias.clone()
-    messages = _messages_of(view, layer)
-    for row, (origin, schedule) in enumerate(zip(layer.of, layer.schedules, strict=True)):
-        if not is_update(messages[origin]):
+def _chosen(
+    alone: LabelCounts, stage: RehearsalPlan, results: list[RehearsedShares], right: dict[int, float]
+) -> LabelCounts:
+    """For each round the reading that has more labels of its make-believe clients right."""
+    hoped = {
+        number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
+        for number in stage.scenes
+    }
+    assert alone.confidence is not None
+    assert alone.sure is not None
+    counts, sure, confidence = alone.counts.clone(), alone.sure.clone(), alone.confidence.clone()
+    low, high, routes = counts.clone(), counts.clone(), list(alone.routes)
+    for index, (update, result) in enumerate(zip(stage.updates, results, strict=True)):
+        by_itself = right.get(update.round, 0.0)
+        if not result.near or by_itself > hoped[update.round]:
+            confidence[index] = min(float(confidence[index]), by_itself)
             continue
-        plain[row] *= schedule.steps / optimizer.unit_steps(schedule.steps)
-        if optimizer.weight_decay and origin.round in starts:
-            middle = starts[origin.round] - 0.5 * lr * schedule.epochs * bias[row]
-            plain[row] -= optimizer.weight_decay * (schedule.steps // schedule.epochs) * middle
-    return plain
+        counts[index], sure[index], confidence[index], low[index], high[index] = certainty(result, update.samples)
+        routes[index] = REHEARSED
+    number = Counter(routes)[REHEARSED]
+    others = Counter(route for route in routes if route != REHEARSED)
+    notes = [f"{number} of {len(routes)} by rehearsal on auxiliary data"] if number else []
+    notes += [f"{many} of {len(routes)} by {route}: {ROUTES[route]}" for route, many in others.items()]
+    return replace(
+        alone, counts=counts, confidence=confidence, sure=sure, low=low, high=high, notes=notes, routes=tuple(routes)
+    )
 
 
-def _notes(routes: list[str], optimizer: KnownOptimizer, *, no_bias: bool) -> list[str]:
-    """What was assumed, for the report."""
-    notes = [f"{number} of {len(routes)} by {route}: {ROUTES[route]}" for route, number in Counter(routes).items()]
-    if no_bias:
-        notes.append("no last bias: read from the weight gradient, features taken as alike")
-    if optimizer.name != "sgd":
-        notes.append(f"{optimizer.name} rescales every step: counts are proportions of what is left")
-    elif optimizer.momentum or optimizer.weight_decay:
-        notes.append("momentum and weight decay taken out as the optimizer's constants say")
-    return notes
+def _of_round(stage: RehearsalPlan, results: Sequence[RehearsedShares], number: int) -> list[RehearsedShares]:
+    return [one for one, update in zip(results, stage.updates, strict=True) if update.round == number]
+
+
+def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
+    """Counts, how sure each is, the expected share of labels that are right, and bounds of the counts; (classes,) each.
+
+    An estimate errs as those of make-believe clients do, by more where the client's rounds contradict each other.
+    """
+    wider = UNREHEARSED * result.doubt
+    counts = counts_of_shares(result.shares[None], samples)[0]
+    amounts, spread = samples * result.shares, samples * wider * result.errors.square().mean(0).sqrt() + LEAST_SPREAD
+    below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
+    exact = above - torch.where(counts > 0, below, torch.zeros_like(below))
+    expected = 1 - 0.5 * wider * result.error
+    reach = float(torch.special.ndtri(torch.tensor((1 + STATED) / 2, dtype=torch.float64))) * spread
+    low, high = ((amounts + side * reach).round().clamp(0, samples).long() for side in (-1, 1))
+    return counts, exact, min(max(expected, 0.0), 1.0), low, high

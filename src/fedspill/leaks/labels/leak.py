@@ -22,5 +22,6 @@ LABELS = Leak(
     },
     figure=of_hundred("labels"),
     sentence="{figure} of a client's round are read correctly",
+    claim="read {much} of the labels that a client trained on in a round",
     taxonomy=PROPERTY_IDS,
 )

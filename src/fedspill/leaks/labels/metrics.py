@@ -9,10 +9,12 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from fedspill.chance import label_chance
 from fedspill.errors import NotScored
 from fedspill.evidence import Bars, Curve, Evidence, Pairs
+from fedspill.intervals import RESOLUTION, Scale
 from fedspill.leaks.labels.guess import LabelCounts
-from fedspill.metric import Measured, Metric
+from fedspill.metric import Measured, Metric, clusters_of
 from fedspill.trace import Truth
 
 ENOUGH = 100  # samples behind a total, so that it says nothing about a single one
@@ -33,8 +35,9 @@ class LabelSuccess(Metric[LabelCounts]):
 
     def measure(self, guess: LabelCounts, truth: Truth) -> Measured:
         real = true_counts(guess, truth)
-        best = torch.stack([overlap(baseline, real).mean() for baseline in baselines(real)]).argmax()
-        return Measured(overlap(guess.counts, real), overlap(baselines(real)[int(best)], real), real.sum(1))
+        clusters, within = clusters_of(guess.of)
+        chance = label_chance(real, clusters)
+        return Measured(overlap(guess.counts, real), chance, real.sum(1), clusters, within)
 
     def evidence(self, guess: LabelCounts, truth: Truth, *, private: bool) -> list[Evidence]:
         real = true_counts(guess, truth)
@@ -64,7 +67,11 @@ class LabelCountError(Metric[LabelCounts]):
         real = true_counts(guess, truth)
         errors = [_error(baseline, real) for baseline in baselines(real)]
         best = torch.stack([error.mean() for error in errors]).argmin()
-        return Measured(_error(guess.counts, real), errors[int(best)])
+        found, chance = _error(guess.counts, real), errors[int(best)]
+        # Every label wrong is two errors for each; an attack may name more labels than there are.
+        worst = float(torch.cat([2 * real.sum(1).double() / real.shape[1], found, chance]).max())
+        scale = Scale(max(worst, RESOLUTION), 0.0, failed=float(chance.mean()))
+        return Measured(found, chance, None, *clusters_of(guess.of), scale)
 
 
 def true_counts(guess: LabelCounts, truth: Truth) -> Tensor:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from fedspill.leak import MEMBERSHIP_IDS, Leak
+from fedspill.leak import MEMBERSHIP_IDS, Leak, of_hundred
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
-
-
-def _area(value: float) -> str:
-    return f"{value:.2f} under the ROC curve"
-
 
 MEMBERSHIP = Leak(
     name="membership",
@@ -28,8 +23,10 @@ MEMBERSHIP = Leak(
         "adversary_data": {"per_class": 20, "shadow": 300},
         "targets": {"members": 16, "others": 16},
     },
-    figure=_area,
-    sentence="records that were trained on are told from others by an area of {figure}",
+    figure=of_hundred("points"),
+    # The restricted ROC area on its scale from one half to one, which is no share of anything.
+    sentence="records that were trained on are told from others at {figure} (100: always right, 50: guessing)",
+    claim="tell {often} whether a person's record was trained on",
     taxonomy=MEMBERSHIP_IDS,
 )
 

@@ -22,5 +22,7 @@ PRESENCE = Leak(
     },
     figure=of_hundred("classes"),
     sentence="{figure} are rightly told to be in a round or not",
+    claim="tell {often} which classes took part in a round",
+    implied_by=("labels",),
     taxonomy=PROPERTY_IDS,
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 
 from fedspill.errors import NothingToGuess
+from fedspill.intervals import ROUNDS, OverFederations, Scale
 from fedspill.leaks.presence.guess import Presence
-from fedspill.metric import Measured, Metric, Score
-from fedspill.observe.round_truth import Owned, true_owners
+from fedspill.leaks.quantity.round_truth import Owned, true_owners
+from fedspill.metric import Measured, Metric, numbered
+from fedspill.rate_intervals import Answers, measure_balanced
 from fedspill.trace import Truth
 
 
@@ -34,16 +37,16 @@ class BalancedPresence(Metric[Presence]):
         there = true_owners(guess.of, truth, guess.me, self.owned, guess.present.shape[1]) > 0
         if not bool(there.any()) or bool(there.all()):
             raise NothingToGuess("every label is present in every round, or none is: nothing to balance")
-        right = (guess.present == there).double()
-        # Each round's successes, weighted so that their mean over rounds is the mean of the two rates.
-        weight = torch.where(there, 0.5 / there.sum(), 0.5 / (~there).sum())
-        values = (right * weight).sum(1) * len(there)
-        return Measured(values, torch.full_like(values, 0.5))
+        labels = there.shape[1]
+        rounds = numbered([origin.round for origin in guess.of]).repeat_interleave(labels)
+        right = (guess.present == there).double().flatten()
+        return Measured(right, torch.full_like(right, 0.5), there.long().flatten(), rounds, ROUNDS)
 
-    def summarise(self, measured: Measured) -> Score:
-        """A round's weighted successes may exceed 1; a rate, and the interval of one, may not."""
-        score = super().summarise(measured)
-        return replace(score, low=max(score.low, 0.0), high=min(score.high, 1.0)) if score.status == "ok" else score
+    def tells(self, part: Measured) -> bool:
+        return _answers(part).both
+
+    def over_federations(self, parts: Sequence[Measured], scale: Scale | None) -> OverFederations:
+        return measure_balanced([_answers(part) for part in parts], within=parts[0].within)
 
 
 @final
@@ -64,4 +67,11 @@ class PresenceSuccess(Metric[Presence]):
         always = there.double().mean(1)
         constant = always if always.mean() >= 0.5 else 1 - always
         trials = torch.full((len(there),), there.shape[1])
-        return Measured((guess.present == there).double().mean(1), constant, trials)
+        rounds = numbered([origin.round for origin in guess.of])
+        return Measured((guess.present == there).double().mean(1), constant, trials, rounds, ROUNDS)
+
+
+def _answers(part: Measured) -> Answers:
+    """One value for each round and label; `trials` says whether the label was there."""
+    assert part.trials is not None
+    return Answers(part.values > 0.5, part.trials > 0, part.own_clusters)

@@ -1,21 +1,24 @@
 """Metrics for how many clients own a label (paper 002): within one client, within 5 % of the round, mean error.
 
-An abort counts as a miss. The no-access guesses are a constant count, the true mean over all rounds and labels, which
-is more than an outsider knows, and each label's own mean.
+An abort counts as a miss. The no-access guesses are the mean over other rounds of all labels, rounded or not, and of
+each label; a round is a cluster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
+from fedspill.chance import error_chance, quantity_chance
+from fedspill.intervals import ROUNDS, Scale
 from fedspill.leaks.quantity.guess import ClassQuantities
-from fedspill.metric import Measured, Metric
-from fedspill.observe.round_truth import Owned, true_owners
-from fedspill.trace import Truth
+from fedspill.leaks.quantity.round_truth import Owned, true_owners
+from fedspill.metric import Measured, Metric, numbered
+from fedspill.trace import Origin, Truth
 
 
 @final
@@ -36,7 +39,7 @@ class WithinOne(Metric[ClassQuantities]):
     def measure(self, guess: ClassQuantities, truth: Truth) -> Measured:
         real = true_owners(guess.of, truth, guess.me, self.owned, guess.clients.shape[1]).double()
         found = guess.clients.round() if self.rounded else guess.clients
-        return _within(found, real, torch.full((len(real), 1), self.bound))
+        return _within(found, real, torch.full((len(real), 1), self.bound), guess.of)
 
 
 @final
@@ -55,7 +58,7 @@ class WithinFivePercent(Metric[ClassQuantities]):
     def measure(self, guess: ClassQuantities, truth: Truth) -> Measured:
         real = true_owners(guess.of, truth, guess.me, self.owned, guess.clients.shape[1]).double()
         size = torch.tensor([[len(truth.get(origin, "clients"))] for origin in guess.of])
-        return _within(guess.clients, real, 0.05 * size)
+        return _within(guess.clients, real, 0.05 * size, guess.of)
 
 
 @final
@@ -72,19 +75,24 @@ class QuantityError(Metric[ClassQuantities]):
 
     def measure(self, guess: ClassQuantities, truth: Truth) -> Measured:
         real = true_owners(guess.of, truth, guess.me, self.owned, guess.clients.shape[1]).double()
-        chance = [(one - real).abs().mean(1) for one in constants(real)]
-        best = min(chance, key=lambda errors: float(errors.mean()))
-        return Measured((guess.clients.nan_to_num(0.0) - real).abs().mean(1), best)
+        found = (guess.clients.nan_to_num(0.0) - real).abs().mean(1)
+        rounds = numbered([origin.round for origin in guess.of])
+        chance = error_chance(real, rounds)
+        most = max(len(truth.get(origin, "clients")) for origin in guess.of)
+        # A guess may name more clients than there are.
+        worst = max(float(most), float(found.max()), float(chance.max()), 1.0)
+        scale = Scale(worst, 0.0, failed=float(chance.mean()))
+        return Measured(found, chance, None, rounds, ROUNDS, scale)
 
 
 def constants(real: Tensor) -> list[Tensor]:
-    """The mean over everything, rounded and not, and the mean of each label, for real (origins, classes)."""
+    """With hindsight, as the paper's tables have it: the mean over everything, rounded and not, and of each label."""
     everything = real.mean().expand_as(real)
     return [everything, everything.round(), real.mean(0).expand_as(real)]
 
 
-def _within(found: Tensor, real: Tensor, bound: Tensor) -> Measured:
+def _within(found: Tensor, real: Tensor, bound: Tensor, of: Sequence[Origin]) -> Measured:
+    rounds = numbered([origin.round for origin in of])
     hits = ((found - real).abs() <= bound + 1e-9).double().mean(1)  # NaN, an abort, is no hit
-    chance = [((one - real).abs() <= bound + 1e-9).double().mean(1) for one in constants(real)]
-    best = max(chance, key=lambda shares: float(shares.mean()))
-    return Measured(hits, best, torch.full((len(real),), real.shape[1]))
+    chance = quantity_chance(real, rounds, bound)
+    return Measured(hits, chance, torch.full((len(real),), real.shape[1]), rounds, ROUNDS)

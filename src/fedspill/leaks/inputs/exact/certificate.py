@@ -22,7 +22,7 @@ FITS = 0.02  # distance below which a label of the shortlist fits
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """For each sample its likeliest label, and how far its delta1 is from what the network sends back for it."""
+    """For each sample its most likely label, and how far its delta1 is from what the network sends back for it."""
 
     labels: Tensor  # (k,) int64
     error: Tensor  # (k,) distance of both as unit vectors, from 0 (the same direction) to 2

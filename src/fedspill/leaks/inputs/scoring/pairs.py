@@ -13,7 +13,7 @@ from fedspill.leaks.inputs.scoring.similarity import Range, matched, psnr
 from fedspill.trace import Origin, Truth
 
 
-def answered(guess: Inputs) -> list[int]:
+def answered_origins(guess: Inputs) -> list[int]:
     """The origins that the attack answers for."""
     found = [index for index, yes in enumerate(guess.answered.tolist()) if yes]
     if not found:
@@ -32,7 +32,7 @@ def real_inputs(of: Sequence[Origin], truth: Truth) -> list[Tensor]:
     return [truth.get(origin, "inputs") for origin in of]
 
 
-def paired(samples: Tensor, real: Tensor, span: Range) -> Tensor:
+def matched_guesses(samples: Tensor, real: Tensor, span: Range) -> Tensor:
     """(n, *shape) in [0, 1]: for each true sample the guessed one matched with it, grey where there is none."""
     if samples.numel() and samples[0].numel() != real[0].numel():
         raise NotScored(f"guessed samples have shape {tuple(samples.shape[1:])}, true ones {tuple(real.shape[1:])}")
@@ -42,10 +42,10 @@ def paired(samples: Tensor, real: Tensor, span: Range) -> Tensor:
     return torch.stack([found[i] if i >= 0 else grey[n] for n, i in enumerate(order.tolist())])
 
 
-def quality(samples: Tensor, real: Tensor, span: Range) -> Tensor:
+def guess_psnr(samples: Tensor, real: Tensor, span: Range) -> Tensor:
     """(k,) PSNR of each guessed sample against the true one matched with it; 0 for the surplus."""
     order = matched(span.unit(samples.reshape(len(samples), *real.shape[1:])), span.unit(real))
-    values = psnr(paired(samples, real, span), span.unit(real))
+    values = psnr(matched_guesses(samples, real, span), span.unit(real))
     result = torch.zeros(len(samples), dtype=torch.float64)
     result[order[order >= 0]] = values[order >= 0]
     return result

@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedspill.dataset import data_folder
 from fedspill.errors import NotScored
 
-CAP = 120.0  # dB: beyond float32's rounding nothing more is told
+CAP = 120.0  # dB; the rounding of float32 hides any difference beyond
 
 
 @dataclass(frozen=True)

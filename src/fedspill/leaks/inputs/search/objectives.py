@@ -79,9 +79,9 @@ class GaussianKernel(GradientDistance):
         everything = torch.cat([seen.flatten() for seen in observed]).var() if self.whole else None
         total = torch.zeros(len(candidate[0]), dtype=candidate[0].dtype, device=candidate[0].device)
         for g, seen in zip(candidate, observed, strict=True):
-            spread = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
+            variance = everything if everything is not None else seen.var() if seen.numel() > 1 else seen.square().sum()
             apart = _squares(g - seen) / (seen.numel() if self.per_entry else 1)
-            total = total + (1 - torch.exp(-apart / (self.width * spread).clamp_min(1e-30)))
+            total = total + (1 - torch.exp(-apart / (self.width * variance).clamp_min(1e-30)))
         return total
 
 

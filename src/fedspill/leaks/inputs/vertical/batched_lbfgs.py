@@ -198,8 +198,8 @@ def _sweep(objective: RowObjective, rows: _Rows) -> None:
     product = (move * turn).sum(1)
     kept = taken & has_curvature(product, move, turn)
     weight = product.clamp_min(_TINY).rsqrt()[:, None]
-    rows.moves.copy_(_pushed(rows.moves, weight * move, kept))
-    rows.turns.copy_(_pushed(rows.turns, weight * turn, kept))
+    rows.moves.copy_(_appended(rows.moves, weight * move, kept))
+    rows.turns.copy_(_appended(rows.turns, weight * turn, kept))
     stays = taken & (there >= rows.value)  # accepted without a decrease: floating point resolves no more
     rows.refused.copy_(torch.where(taken, torch.where(stays, _HALVINGS, 0), rows.refused + 1))
     rows.step.copy_(torch.where(taken, 1, rows.step * shrink))
@@ -208,7 +208,7 @@ def _sweep(objective: RowObjective, rows: _Rows) -> None:
     rows.value.copy_(torch.where(taken, there, rows.value))
 
 
-def _pushed(history: Tensor, newest: Tensor, kept: Tensor) -> Tensor:
+def _appended(history: Tensor, newest: Tensor, kept: Tensor) -> Tensor:
     """The history (b, memory, p) with the newest vector (b, p) as last, in rows where it is kept (b,)."""
     return torch.where(kept[:, None, None], torch.cat([history[:, 1:], newest[:, None]], 1), history)
 

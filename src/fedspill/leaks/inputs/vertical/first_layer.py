@@ -71,7 +71,7 @@ def first_layer_of_moving_model(
     if not uploads.bias_places:
         raise NotApplicable(f"party:{uploads.party} sent no sound gradient of its first layer's bias.")
     _refuse_wide(uploads, observed, NotApplicable("The v of a model that moves are another in every round."))
-    places = _both(uploads)
+    places = _places_with_both(uploads)
     directions = intersect(_spaces(uploads, observed, places, rng, True), observed.used(places, uploads.sums.device))
     found = per_round_gradients(directions, uploads, observed)
     norms = found.v.norm(dim=1)
@@ -99,7 +99,7 @@ def with_gradients(
 
 def _refuse_wide(uploads: PartyUploads, observed: ServerObservations, few: NotApplicable) -> None:
     """Raises unless batches are small enough for their h and v to be independent, which routes with few rounds need."""
-    places = _both(uploads)
+    places = _places_with_both(uploads)
     largest = max((len(observed.batches[place]) for place in places), default=0)
     width = min(uploads.sums.shape[1], uploads.inputs)
     if largest > width:
@@ -112,7 +112,7 @@ def _refuse_wide(uploads: PartyUploads, observed: ServerObservations, few: NotAp
         raise NotApplicable(f"{few.problem} Fewer would do only with the gradients of the first layer's weights.")
 
 
-def _both(uploads: PartyUploads) -> list[int]:
+def _places_with_both(uploads: PartyUploads) -> list[int]:
     """The rounds with both gradients."""
     weighed = set(uploads.weight_places)
     return [place for place in uploads.bias_places if place in weighed]
@@ -121,7 +121,7 @@ def _both(uploads: PartyUploads) -> list[int]:
 def _by_intersection(
     uploads: PartyUploads, observed: ServerObservations, rng: torch.Generator, *, columns: bool
 ) -> FirstLayer:
-    places = _both(uploads)
+    places = _places_with_both(uploads)
     directions = intersect(_spaces(uploads, observed, places, rng, columns), observed.used(places, uploads.sums.device))
     device = uploads.sums.device
     if columns:

@@ -56,12 +56,12 @@ def per_round_gradients(columns: Directions, uploads: PartyUploads, observed: Se
         if place not in row_of:
             continue
         batch = torch.unique(observed.batches[place]).to(device)
-        scaled_v, variance, wrong = _round(columns.rows[batch], outside[batch], mixed[batch], product.double())
+        scaled_v, variance, wrong = _solve_round(columns.rows[batch], outside[batch], mixed[batch], product.double())
         rounds.append(_RoundGradients(batch, scaled_v, variance, uploads.sums[row_of[place]]))
         total_v[batch] += scaled_v
         count[batch] += 1
         energy, left = energy + product.double().square().sum(), left + wrong
-    inverse_length, doubt = _lengths(rounds, n)
+    inverse_length, doubt = _inverse_lengths(rounds, n)
     v = total_v * (inverse_length / count.clamp_min(1))[:, None]
     astray = outside > max(_ASTRAY, _OUTLIER * float(outside.median()))
     unknown = astray | (count < 2) | (inverse_length == 0)
@@ -80,7 +80,7 @@ class _RoundGradients:
     total: Tensor
 
 
-def _round(directions: Tensor, outside: Tensor, mixed: Tensor, product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _solve_round(directions: Tensor, outside: Tensor, mixed: Tensor, product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The v (k, d2) of a round times the lengths of h, by least squares from M (d1, d2); their variances, what is left.
 
     A direction is penalised by how far it lies outside its spaces, so that better ones explain what both could.
@@ -97,7 +97,7 @@ def _round(directions: Tensor, outside: Tensor, mixed: Tensor, product: Tensor) 
     return v, left / product.numel() * inverse.diagonal().clamp_min(0) + astray, left
 
 
-def _lengths(rounds: Sequence[_RoundGradients], samples: int) -> tuple[Tensor, Tensor]:
+def _inverse_lengths(rounds: Sequence[_RoundGradients], samples: int) -> tuple[Tensor, Tensor]:
     """One over the length of each h (n,), and the relative standard error of that (n,).
 
     The v of a round, each divided by the length of its h, add up to the bias gradient. A sample that left next to

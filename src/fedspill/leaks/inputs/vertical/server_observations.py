@@ -98,6 +98,11 @@ def observe(view: View, device: str = "cpu") -> ServerObservations:
     )
 
 
+def replayed(products: dict[int, Tensor]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
+    """Products by place, as PartyUploads.products: every call gives an iterator over all of them."""
+    return lambda: iter(products.items())
+
+
 def origins(observed: ServerObservations) -> tuple[list[Origin], list[Tensor]]:
     """What a guess is about: the rounds that used new samples, and the indices of those, in order."""
     seen = torch.zeros(observed.samples, dtype=torch.bool)
@@ -112,12 +117,12 @@ def origins(observed: ServerObservations) -> tuple[list[Origin], list[Tensor]]:
 
 
 def complete_rounds(view: View, observed: ServerObservations, device: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """Indices and all gradients by name of the rounds in which every party's first layer was heard."""
-    heard_by_all = set.intersection(
+    """Indices and all gradients by name of the rounds in which every party sent both gradients of its first layer."""
+    complete = set.intersection(
         *(set(uploads.bias_places) & set(uploads.weight_places) for uploads in observed.uploads)
     )
     rounds = []
-    for place in sorted(heard_by_all):
+    for place in sorted(complete):
         gradients: dict[str, Tensor] = {}
         for message in view.get("gradient", round=observed.rounds[place]):
             gradients |= {name: tensor.to(device).float() for name, tensor in message.tensors.items()}

@@ -6,13 +6,12 @@ the projection's sorted values to the entries in the observed order, and repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.vertical.server_observations import PartyUploads, ServerObservations
+from fedspill.leaks.inputs.vertical.server_observations import PartyUploads, ServerObservations, replayed
 
 _AT_ONCE = 1 << 25  # entries
 
@@ -32,7 +31,7 @@ def _undone(uploads: PartyUploads, observed: ServerObservations, iterations: int
             waiting = []
     if waiting:
         found |= _low_rank(waiting, observed, iterations, rng)
-    return replace(uploads, products=_each(found))
+    return replace(uploads, products=replayed(found))
 
 
 def _low_rank(
@@ -59,7 +58,3 @@ def low_rank_in_same_order(sent: Tensor, rank: int, iterations: int, rng: torch.
     projected = (z @ basis) @ basis.transpose(1, 2)
     found: Tensor = projected / projected.flatten(1).norm(dim=1)[:, None, None].clamp_min(1e-30)
     return found
-
-
-def _each(products: dict[int, Tensor]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
-    return lambda: iter(products.items())

@@ -8,14 +8,13 @@ ReLU switches, so they are compensated only where the route of moving_model.py, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.vertical.predicted_gradients import predicted
-from fedspill.leaks.inputs.vertical.server_observations import ServerObservations
+from fedspill.leaks.inputs.vertical.server_observations import ServerObservations, replayed
 from fedspill.models.vertical import VerticalNet
 
 _CHUNK = 500
@@ -59,14 +58,7 @@ def with_model_held_still(
             if number in products[party]:
                 products[party][number] = products[party][number] - (there.h[party].T @ there.v[party] - h.T @ v)
     heard_still = tuple(
-        replace(uploads, sums=sums[party], products=_again(products[party]))
+        replace(uploads, sums=sums[party], products=replayed(products[party]))
         for party, uploads in enumerate(observed.uploads)
     )
     return replace(observed, uploads=heard_still)
-
-
-def _again(products: dict[int, Tensor]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
-    def each() -> Iterator[tuple[int, Tensor]]:
-        yield from products.items()
-
-    return each

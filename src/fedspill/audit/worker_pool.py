@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -21,10 +19,13 @@ from pydantic import ValidationError
 
 from fedspill.audit.jobs import Job
 from fedspill.audit.outcomes import JobOutcome
+from fedspill.audit.process_tree import end_tree, memory_of
 from fedspill.audit.target import Target
 from fedspill.audit.worker_process import HEAD, frame
 from fedspill.deployment.plan import LimitsPart
 
+MALFORMED = "its process gave a malformed answer"
+MOST_JSON = 1 << 30
 _GLANCE = 0.05  # seconds between two looks at time and memory
 
 
@@ -87,7 +88,9 @@ class LocalWorkers(Workers):
                         continue
                     ready.unregister(number)
                     del self._busy[number]
-                    if worker.alive:
+                    if job.runs_foreign_code():
+                        worker.kill()
+                    elif worker.alive:
                         self._idle.append(worker)
                     yield Done(job, *_parsed(job, *answer))
 
@@ -134,11 +137,14 @@ class Worker:
         """What came of the job and in how many seconds, or None while it runs within its limits."""
         ended = self._read()
         while (message := self._next()) is not None:
-            if "ready" in message:
+            if message.get("ready") is True:
                 self._ready = True
                 self._deadline = time.monotonic() + self._limits.seconds
-            else:
+            elif isinstance(message.get("outcome"), dict) and isinstance(message.get("seconds"), int | float):
                 return message["outcome"], float(message["seconds"])
+            else:
+                self.kill()
+                return _errored(MALFORMED), 0.0
         if ended or not self.alive:
             self.kill()
             code = self._process.returncode
@@ -147,15 +153,14 @@ class Worker:
         if time.monotonic() > self._deadline and self._ready:
             self.kill()
             return _errored(f"stopped after {self._limits.seconds:g} s, its time limit"), self._limits.seconds
-        if resident(self._process.pid) > self._limits.memory_mb << 20:
+        if memory_of(self._process.pid) > self._limits.memory_mb << 20:
             self.kill()
             return _errored(f"stopped above {self._limits.memory_mb} MB, its memory limit"), 0.0
         return None
 
     def kill(self) -> None:
-        """Ends the process and whatever it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Ends the process and whatever it started, also what left its process group."""
+        end_tree(self._process.pid)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -181,20 +186,17 @@ class Worker:
         if len(self._buffer) < HEAD.size:
             return None
         (length,) = HEAD.unpack(self._buffer[: HEAD.size])
+        if length > MOST_JSON:
+            return {}
         if len(self._buffer) < HEAD.size + length:
             return None
         content = self._buffer[HEAD.size : HEAD.size + length]
         self._buffer = self._buffer[HEAD.size + length :]
-        message: dict[str, Any] = json.loads(content)
-        return message
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory that the process holds; 0 where the system does not say."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
+        try:
+            message = json.loads(content)
+        except (ValueError, RecursionError):
+            return {}
+        return message if isinstance(message, dict) else {}
 
 
 def _errored(why: str) -> dict[str, Any]:
@@ -206,4 +208,4 @@ def _parsed(job: Job, answer: dict[str, Any], seconds: float) -> tuple[JobOutcom
     try:
         return job.outcome.model_validate(answer), seconds
     except ValidationError:
-        return job.outcome(status="errored", why="its process gave a malformed answer"), seconds
+        return job.outcome(status="errored", why=MALFORMED), seconds

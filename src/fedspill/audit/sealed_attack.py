@@ -1,0 +1,283 @@
+"""SealedAttack: an attack that runs in a process of its own, seen from the process that holds the truth.
+
+What goes over: copies of the messages that the adversary sees, and what it knows. What comes back: a guess, as JSON and
+safetensors, checked on arrival. Code of the attack is never imported here, so that it can neither read the truth nor
+change how it is scored.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+import safetensors.torch
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedspill.attack import ActiveAttack
+from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
+from fedspill.audit.planted_run import Planter
+from fedspill.audit.process_tree import end_tree
+from fedspill.errors import AttackFailed, NotApplicable, Unfit
+from fedspill.files import dump_json
+from fedspill.guess import Guess
+from fedspill.leak import Leak
+from fedspill.messages import Message
+from fedspill.plain_text import one_line
+from fedspill.registry import entries, find, load_leak, make, options_of
+from fedspill.threat import Needs, ThreatModel, needs
+from fedspill.trace import Trace
+
+# What a process of Python and torch needs to run; no secret of the auditor's shell, and not where data lie.
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES")
+_MOST_WORDS = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class AttackOrder:
+    """What the other process is told: which attack, and what its adversary has. Without a threat, only to describe."""
+
+    attack: str
+    options: Mapping[str, Any]
+    threat: ThreatModel | None = None
+    me: str | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
+    public: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _NeedsFacts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    sees: list[str]
+    knows: list[str]
+    does: list[str]
+
+
+class AttackFacts(BaseModel):
+    """What an attack says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    title: str
+    leak: str
+    needs: _NeedsFacts
+    active: bool
+    control: dict[str, Any] | None
+    options: dict[str, Any]
+
+    def needed(self) -> Needs:
+        return needs(sees=self.needs.sees, knows=self.needs.knows, does=self.needs.does)
+
+
+def facts_of(name: str, options: Mapping[str, Any]) -> AttackFacts:
+    """What the attack says of itself; code of others says it from a process of its own."""
+    if is_foreign(name):
+        return _foreign_facts(name, dump_json(dict(options)))
+    attack = make("attacks", name, options)
+    return AttackFacts(
+        title=attack.title,
+        leak=attack.leak.name,
+        needs=_NeedsFacts(
+            sees=["|".join(sorted(group)) for group in attack.needs.sees],
+            knows=sorted(attack.needs.knows),
+            does=sorted(attack.needs.does),
+        ),
+        active=isinstance(attack, ActiveAttack),
+        control=dict(attack.control) if attack.control else None,
+        options=options_of(attack),
+    )
+
+
+def is_foreign(name: str) -> bool:
+    return find("attacks", name).is_plugin
+
+
+def leak_of(name: str, options: Mapping[str, Any], facts: AttackFacts) -> Leak[Any]:
+    """The leak that the attack is about. One of ours is scored by our code alone.
+
+    Whoever brings a leak of their own brings its metrics too, and these must see the truth: their code is then run
+    beside it (docs/promises.md).
+    """
+    ours = {entry.name for entry in entries("leaks") if not entry.is_plugin}
+    if facts.leak in ours:
+        found: Leak[Any] = load_leak(facts.leak)
+        return found
+    foreign: Leak[Any] = make("attacks", name, options).leak
+    return foreign
+
+
+@cache
+def _foreign_facts(name: str, options: bytes) -> AttackFacts:
+    import json
+
+    with AttackProcess(()) as process:
+        return process.begin(AttackOrder(name, json.loads(options)))
+
+
+@final
+class AttackProcess:
+    """The other process and our side of its pipes."""
+
+    def __init__(self, hidden: Sequence[Path]) -> None:
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.attack_process", *map(str, hidable(hidden))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        self.unsealed = str(self._answer().head.get("unsealed", ""))  # why it could see more than it is given
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def begin(self, order: AttackOrder) -> AttackFacts:
+        """Makes the attack there; what it says of itself."""
+        answer = self.ask(Frame({"do": "begin"}, pickled(order)))
+        try:
+            return AttackFacts.model_validate(answer.head.get("facts"))
+        except ValidationError:
+            raise AttackFailed(MALFORMED) from None
+
+    def ask(self, frame: Frame) -> Frame:
+        """The answer to one order; an error there is raised here, in the words it was given."""
+        assert self._process.stdin is not None
+        try:
+            write_frame(self._process.stdin, frame)  # type: ignore[arg-type]
+        except (BrokenPipeError, OSError):
+            raise AttackFailed("Its process ended before it answered.") from None
+        return self._answer()
+
+    def _answer(self) -> Frame:
+        assert self._process.stdout is not None
+        answer = read_frame(self._process.stdout)  # type: ignore[arg-type]
+        if answer is None:
+            raise AttackFailed("Its process ended before it answered.")
+        error = answer.head.get("error")
+        if error is None:
+            return answer
+        if not isinstance(error, dict) or not isinstance(error.get("text"), str):
+            raise AttackFailed(MALFORMED)
+        text = one_line(error["text"])[:_MOST_WORDS]
+        raise NotApplicable(text) if error.get("kind") == "skipped" else AttackFailed(text)
+
+    def warnings(self, attack: str) -> list[str]:
+        """What a reader must know of the seal; nothing of ours looks where it should not."""
+        if not self.unsealed or not is_foreign(attack):
+            return []
+        return [f"this is code of others, and it ran unsealed: {self.unsealed}; it could have read the audit's folder"]
+
+    def close(self) -> None:
+        end_tree(self._process.pid)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+
+
+@final
+class SealedAttack(Planter):
+    """One attack by one adversary on one recording, in the other process."""
+
+    def __init__(
+        self, process: AttackProcess, name: str, options: Mapping[str, Any], threat: ThreatModel, me: str | None
+    ) -> None:
+        self._process, self._threat, self._me = process, threat, me
+        self._name, self._options = name, options
+        self._told = 0  # how many of the trace's messages went over
+        self.used: list[str] = []
+
+    def begin(self, trace: Trace, knowledge: Mapping[str, Any] | None) -> None:
+        """Hands over what the adversary knows."""
+        self._trace = trace
+        known, public = trace.known_to(self._threat, knowledge)
+        order = AttackOrder(self._name, self._options, self._threat, self._me, known, public)
+        lacks = self._threat.missing(self._process.begin(order).needed())
+        if lacks:
+            raise Unfit(f"{self._name} cannot be run by {self._threat.name}: it needs {'; '.join(lacks)}.")
+
+    def _tell(self) -> None:
+        """Hands over what was said since the last time, as far as the adversary hears it."""
+        for number, message in enumerate(self._trace.messages()):
+            if number >= self._told:
+                self._told = number + 1
+                if self._threat.sees_message(message, self._me):
+                    self._process.ask(Frame({"do": "say"}, pickled(message)))
+
+    def rounds(self) -> range:
+        answer = self._process.ask(Frame({"do": "rounds"})).head.get("rounds")
+        if not isinstance(answer, list) or [type(number) for number in answer] != [int, int]:
+            raise AttackFailed(MALFORMED)
+        return range(*answer)
+
+    def plant(self, model: Message, rng: torch.Generator) -> Message:
+        self._tell()
+        state = bytes(rng.get_state().numpy())
+        answer = self._process.ask(Frame({"do": "plant"}, pickled((model.copy(), state))))
+        try:
+            tensors = safetensors.torch.load(answer.body)
+        except SafetensorError:
+            raise AttackFailed(MALFORMED) from None
+        _refuse_another_shape(model.tensors, tensors)
+        return Message(model.round, model.sender, model.receiver, model.kind, tensors, dict(model.info))
+
+    def guess(self, kind: type[Guess], seed: int) -> Guess:
+        self._tell()
+        answer = self._process.ask(Frame({"do": "guess", "seed": seed}))
+        used = answer.head.get("used")
+        if not isinstance(used, list) or not all(isinstance(word, str) for word in used):
+            raise AttackFailed(MALFORMED)
+        self.used = sorted(set(used) & self._threat.knows)
+        return unpack_guess(kind, answer)
+
+
+def _refuse_another_shape(sent: Mapping[str, Tensor], planted: Mapping[str, Tensor]) -> None:
+    if sent.keys() != planted.keys() or any(sent[name].shape != planted[name].shape for name in sent):
+        raise AttackFailed("It planted a model of another shape.")
+
+
+class _CutStorage(pickle.Pickler):
+    """Pickles a tensor without the rest of its storage: a slice of the clients' data must not carry all of them."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.untyped_storage().nbytes() != value.numel() * value.element_size():
+            own: Any = value.detach().clone()
+            return own.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return NotImplemented
+
+
+def pickled(value: object) -> bytes:
+    """For the other process, which we started; nothing that comes back is unpickled."""
+    file = io.BytesIO()
+    _CutStorage(file, pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
+
+
+def hidable(folders: Sequence[Path]) -> list[Path]:
+    """Those that can be made empty for the other process: they are there, and no code lies in them."""
+    code = [Path(entry or ".").resolve() for entry in (*sys.path, sys.prefix, sys.base_prefix)]
+    found = []
+    for folder in dict.fromkeys(folder.resolve() for folder in folders):
+        if folder.is_dir() and not any(place.is_relative_to(folder) for place in code):
+            found.append(folder)
+    return found

@@ -1,0 +1,77 @@
+"""Why an attack was not run, in a few words: what its adversary cannot, and what was not tested."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fedspill.audit.matrix import Pair
+from fedspill.audit.severity import State
+from fedspill.deployment.deployment import OFFERED
+from fedspill.threat import VERTICAL_SERVER
+
+# What an adversary may know, short enough for a cell of a table.
+KNOWN_AS = {
+    "architecture": "the model's code",
+    "aux_data": "labelled data of the kind",
+    "batch_size": "the batch size",
+    "client_count": "the number of clients",
+    "defense": "the defenses",
+    "labels_per_client": "labels per client",
+    "local_epochs": "the number of epochs",
+    "local_lr": "the learning rate",
+    "optimizer": "the optimizer",
+    "own_data": "data of its own",
+    "samples": "the number of samples",
+    "shadow_data": "much data of the kind",
+    "targets": "the records looked for",
+    "unlabelled_aux": "unlabelled data of the kind",
+}
+OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
+LONGEST = 60  # characters of a reason in a cell
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """The state of an attack that has no score, and the reason in a few words; fewer `lacks` are nearer to a score."""
+
+    state: State
+    short: str
+    lacks: int
+
+
+def lacking(pair: Pair) -> WhyNot:
+    """Of an attack that its adversary cannot run, or that the plan gives too little for."""
+    needs, threat = pair.facts.needed(), pair.threat
+    if (pair.adversary == VERTICAL_SERVER.name) != any("batch" in group for group in needs.sees):
+        return WhyNot("not tested", "no attack on this kind of federation", OF_ANOTHER_KIND)
+    unseen = [kinds for kinds in needs.sees if not any(threat.sees_of_others(kind) for kind in kinds)]
+    unknown, undone = sorted(needs.knows - threat.knows), sorted(needs.does - threat.does)
+    lacks = len(unseen) + len(unknown) + len(undone)
+    if unseen:
+        return WhyNot("cannot", _unseen(unseen[0]), lacks)
+    if undone:
+        return WhyNot("cannot", "may not alter the model", lacks)
+    if unknown:
+        return WhyNot("cannot", f"does not know {KNOWN_AS[unknown[0]]}", lacks)
+    absent = sorted(needs.knows & (set(pair.without) | (threat.knows - OFFERED)))
+    return WhyNot("not tested", f"the plan sets aside no {_bare(KNOWN_AS[absent[0]])}" if absent else "", 1)
+
+
+def skipped(why: str) -> str:
+    """The heart of a reason that an attack gave itself when it looked at what there was."""
+    sentence = re.split(r"(?<=[a-z])\. ", why)[0]
+    last = re.sub(r"\s*\(.*?\)", "", sentence.rpartition(": ")[2]).rstrip(".")
+    last = last if len(last) <= LONGEST else last.split(", ")[0]
+    short = last if len(last) <= LONGEST else last[: LONGEST - 4].rpartition(" ")[0] + " ..."
+    return short[:1].lower() + short[1:]
+
+
+def _unseen(kinds: frozenset[str]) -> str:
+    if "aggregate" not in kinds:
+        return "sees no single update"
+    return "sees no sums" if kinds == {"aggregate"} else "sees no updates"
+
+
+def _bare(words: str) -> str:
+    return words.removeprefix("the ")

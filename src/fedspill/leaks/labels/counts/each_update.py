@@ -1,0 +1,223 @@
+"""What each update says by itself about its label counts, by one rule on what was observed; nothing is rehearsed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.dataset import Examples
+from fedspill.defenses.norms import norm_of
+from fedspill.leaks.labels.counts.choose_reading import ROUTES, Reading, read
+from fedspill.leaks.labels.counts.defended import read_defended
+from fedspill.leaks.labels.counts.defended_layers import look
+from fedspill.leaks.labels.counts.layer_signals import linear_signals
+from fedspill.leaks.labels.counts.readings import bias_from_weights, is_trained
+from fedspill.leaks.labels.counts.span_counts import SpanCounts
+from fedspill.leaks.labels.counts.span_reader import SpanReader
+from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
+from fedspill.leaks.labels.counts.whole_counts import Steps
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.messages import Kind, Message
+from fedspill.observe.known_defenses import KnownDefenses
+from fedspill.observe.last_layer import LastLayerGradients, is_update, read_last_layer
+from fedspill.observe.local_changes import KnownOptimizer
+from fedspill.observe.probe import ModelAnswers, ModelProbe, can_probe
+from fedspill.trace import Origin, View
+from fedspill.training import gradient
+
+_NORM_BATCHES = 4  # whose gradient norm is taken to see what clipping leaves
+_CELLS = 20_000_000  # classes x classes x origins that are looked at together
+
+
+def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
+    """Solves the bias equation for whole counts instead of peeling labels off greedily.
+
+    It uses what the adversary has: the model and auxiliary data (labelled for trained models) to measure the mean
+    probability, the update alone otherwise. Of a trained model the hidden layers are read too, as far as the update
+    looks like what the adversary rehearsed. Momentum and weight decay are taken out where the optimizer is known;
+    several clients' sum is read as one large batch; without a last bias the weight gradient is read. Each origin's
+    confidence is the expected share of labels that are right.
+    """
+    layer = read_last_layer(view)
+    optimizer = KnownOptimizer.known_to(view)
+    probe = ModelProbe.of(view, layer.classes) if can_probe(view) else None
+    if probe is not None and not {origin.round for origin in layer.of} <= probe.models.keys():
+        probe = None  # the models were not recorded
+    summing = optimizer.name == "sgd" and not optimizer.weight_decay  # decay moves a layer out of its span
+    spans = SpanReader(probe, rng) if probe is not None and probe.labels is not None and summing else None
+    messages = messages_of(view, layer)
+    wire = KnownDefenses.known_to(view)
+    bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
+    counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
+    sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
+    expected = torch.zeros(len(layer.of), dtype=torch.float64)
+    routes: list[str] = [""] * len(layer.of)
+    for rows in _chunks(layer):
+        steps = Steps.of(layer.schedules[int(rows[0])])
+        sent = [messages[layer.of[row]] for row in rows.tolist()]
+        seen = None if probe is None else probe.answers(sent)
+        if wire is not None:
+            reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
+        else:
+            own = _by_itself(view, sent)
+            outlook = own if seen is None else seen
+            observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
+            reading = read(
+                observed,
+                steps,
+                outlook,
+                plain=optimizer.name == "sgd",
+                wire=None if seen is None else own,
+                spans=None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view),
+            )
+        counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
+        for row, route in zip(rows.tolist(), reading.routes, strict=True):
+            routes[row] = route
+    notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
+    notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
+    return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+
+
+def _spans(
+    spans: SpanReader, sent: Sequence[Message], steps: Steps, seen: ModelAnswers, optimizer: KnownOptimizer, view: View
+) -> SpanCounts:
+    """What the hidden layers of some origins with one schedule say, where the model is trained."""
+    scale = float(steps.unit)
+    if is_update(sent[0]):
+        passes = int(view.knows("local_epochs")) if view.has("local_epochs") else 1
+        number = passes * steps.number
+        scale *= -number / optimizer.unit_steps(number) / (float(view.knows("local_lr")) * passes)
+    return spans.read(sent, steps.samples, scale, is_trained(seen, spans.probe.classes))
+
+
+def _by_itself(view: View, sent: Sequence[Message]) -> ModelAnswers | None:
+    """What the last layer says without any data, where the models that clients got were seen."""
+    weight, bias = str(view.public.get("head_weight")), str(view.public.get("head_bias"))
+    before = {message.round: message.tensors for message in view.get("model")} if view.sees("model") else {}
+    heads = []
+    for message in sent:
+        own = before.get(message.round, {})
+        if any(
+            name not in own or name not in message.tensors or own[name].shape != message.tensors[name].shape
+            for name in (weight, bias)
+        ):
+            return None
+        change = message.tensors[weight], message.tensors[bias]
+        heads.append(HeadChange(own[weight], own[bias], *change, is_change=is_update(message)))
+    return wire_outlook(heads)
+
+
+def _through(
+    wire: KnownDefenses,
+    layer: LastLayerGradients,
+    rows: Tensor,
+    messages: dict[Origin, Message],
+    probe: ModelProbe | None,
+    outlook: ModelAnswers | None,
+    view: View,
+    *,
+    plain: bool,
+) -> Reading:
+    """The reading of some origins with one schedule, behind defenses that the adversary knows."""
+    sent = [messages[layer.of[row]] for row in rows.tolist()]
+    schedule, steps = layer.schedules[int(rows[0])], Steps.of(layer.schedules[int(rows[0])])
+    lr, updates = float(view.knows("local_lr")), is_update(sent[0])
+    scale = -1.0 / (lr * schedule.epochs) if updates else 1.0
+    weight, bias = str(view.public["head_weight"]), view.public.get("head_bias")
+    head = (weight, bias if isinstance(bias, str) and layer.bias is not None else None)
+    rounds = {message.round for message in sent}
+    signals = {r: linear_signals(probe.models[r], probe.inputs, layer.classes) if probe else [] for r in rounds}
+    gradients = [{name: scale * tensor.double() for name, tensor in message.tensors.items()} for message in sent]
+    clients = [int(message.info.get("clients", 1)) for message in sent]
+    noise = wire.noise(steps.number, schedule.epochs, lr, updates) / max(clients) ** 0.5
+    seen = look(
+        wire,
+        gradients,
+        noise,
+        head,
+        [[s for s in signals[m.round] if s.weight in m.tensors] for m in sent],
+        steps,
+        [wire.left_whole(message.tensors) for message in sent],
+    )
+    # A client that sends updates of all its samples in every round holds the same ones each time.
+    same = updates and view.public.get("algorithm", "fedavg") == "fedavg"
+    names = [message.sender if same and message.kind == "update" else str(i) for i, message in enumerate(sent)]
+    numbers = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    expected = None
+    if probe is not None and wire.effect.step_clip is not None:
+        models = [probe.models[message.round] for message in sent]
+        expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.effect.step_clip)
+    return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
+
+
+def expected_scale(
+    models: Sequence[nn.Module], inputs: Tensor, batch: int, clip: float, index: int, counts: Tensor
+) -> float:
+    """What clipping every step to `clip` leaves of a batch with such label counts, on the adversary's own inputs."""
+    model, rng = models[index], torch.Generator().manual_seed(0)
+    shares = counts.double() / counts.sum().clamp_min(1)
+    left = []
+    for _ in range(_NORM_BATCHES):
+        rows = torch.randint(len(inputs), (batch,), generator=rng)
+        labels = torch.multinomial(shares, batch, replacement=True, generator=rng)
+        device = next(model.parameters()).device
+        norm = norm_of(gradient(model, Examples(inputs[rows].to(device), labels.to(device))))
+        left.append(min(1.0, clip / max(norm, 1e-12)))
+    return sum(left) / len(left)
+
+
+def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> Reading:
+    """Counts of origins with one schedule from the last layer alone, or with an outlook."""
+    assert layer.bias is not None
+    return read(layer.bias, Steps.of(layer.schedules[0]), outlook)
+
+
+def _chunks(layer: LastLayerGradients) -> Iterator[Tensor]:
+    """Row numbers of origins with one schedule, few enough to be looked at together."""
+    most = max(1, _CELLS // layer.classes**2)
+    for schedule in dict.fromkeys(layer.schedules):
+        rows = torch.tensor([index for index, other in enumerate(layer.schedules) if other == schedule])
+        yield from torch.split(rows, min(most, 64))
+
+
+def messages_of(view: View, layer: LastLayerGradients) -> dict[Origin, Message]:
+    kinds: tuple[Kind, ...] = ("update", "gradient", "aggregate")
+    seen = [message for kind in kinds if view.sees(kind) for message in view.get(kind)]
+    found = {Origin(message.round, message.sender): message for message in seen}
+    return {origin: found[origin] for origin in layer.of}
+
+
+def _plain_steps(layer: LastLayerGradients, bias: Tensor, optimizer: KnownOptimizer, view: View) -> Tensor:
+    """The bias gradients (origins, classes) that plain SGD would have summed: momentum and weight decay taken out."""
+    if optimizer.name != "sgd" or not (optimizer.momentum or optimizer.weight_decay):
+        return bias
+    name = str(view.public.get("head_bias"))
+    models = view.get("model") if view.sees("model") else []
+    starts = {message.round: message.tensors[name].double() for message in models if name in message.tensors}
+    lr = float(view.knows("local_lr"))
+    plain = bias.clone()
+    messages = messages_of(view, layer)
+    for row, (origin, schedule) in enumerate(zip(layer.of, layer.schedules, strict=True)):
+        if not is_update(messages[origin]):
+            continue
+        plain[row] *= schedule.steps / optimizer.unit_steps(schedule.steps)
+        if optimizer.weight_decay and origin.round in starts:
+            middle = starts[origin.round] - 0.5 * lr * schedule.epochs * bias[row]
+            plain[row] -= optimizer.weight_decay * (schedule.steps // schedule.epochs) * middle
+    return plain
+
+
+def _notes(routes: list[str], optimizer: KnownOptimizer, *, no_bias: bool) -> list[str]:
+    """What was assumed, for the report."""
+    notes = [f"{number} of {len(routes)} by {route}: {ROUTES[route]}" for route, number in Counter(routes).items()]
+    if no_bias:
+        notes.append("no last bias: read from the weight gradient, features taken as alike")
+    if optimizer.name != "sgd":
+        notes.append(f"{optimizer.name} rescales every step: counts are proportions of what is left")
+    elif optimizer.momentum or optimizer.weight_decay:
+        notes.append("momentum and weight decay taken out as the optimizer's constants say")
+    return notes

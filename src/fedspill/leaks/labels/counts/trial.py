@@ -1,0 +1,66 @@
+"""A trial of the readings without rehearsal: how well they do on make-believe clients, whose labels are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedspill.errors import FedspillError
+from fedspill.leaks.labels.counts.each_update import read_each_update
+from fedspill.messages import EVERYONE, SERVER, Message, client
+from fedspill.observe.make_believe import Workshop
+from fedspill.observe.rehearsal_plan import RehearsalPlan
+from fedspill.observe.rehearsed_shares import deal
+from fedspill.trace import MemoryTrace, View
+
+TRIED = 8  # make-believe clients of a round, (convention)
+
+
+def tried_on_make_believe(
+    view: View, stage: RehearsalPlan, counts: Sequence[Tensor], rng: torch.Generator
+) -> dict[int, float]:
+    """For each round the mean share of labels that `read_each_update` has right of clients with such counts.
+
+    counts: of each update's stand-ins (n, classes). A third of the auxiliary samples are the make-believe clients', the
+    model has learnt from them as it has from the real ones'; the reading is given the others.
+    """
+    auxiliary = next(iter(stage.scenes.values())).shop.auxiliary
+    every = torch.arange(len(auxiliary))
+    third = torch.cat([torch.arange(int((auxiliary.y == label).sum())) for label in range(stage.classes)]) % 3 == 0
+    order = torch.cat([every[auxiliary.y == label] for label in range(stage.classes)])
+    theirs, mine = order[third], order[~third]
+    if len(theirs) == 0 or bool((torch.bincount(auxiliary.y[theirs], minlength=stage.classes) == 0).any()):
+        return {}
+    trace, real = MemoryTrace(_protocol(view)), {}
+    for number, scene in stage.scenes.items():
+        shop = Workshop(scene.shop.model, scene.shop.training, auxiliary.take(theirs), scene.shop.defenses)
+        start = shop.learnt(scene.base, scene.passes * -(-len(theirs) // shop.training.batch_size), rng)
+        trace.say(Message(number, SERVER, EVERYONE, "model", start))
+        here = [index for index, update in enumerate(stage.updates) if update.round == number]
+        for place, index in enumerate((here * -(-TRIED // len(here)))[:TRIED]):
+            own = counts[index][torch.randint(len(counts[index]), (1,), generator=rng)]
+            rows = deal(own, torch.zeros(1, dtype=torch.int64), 1, shop.auxiliary.y, rng, repeat=False)
+            names = [name for name in stage.updates[index].tensors if name in start]
+            sent = {name: tensor[0] for name, tensor in shop.send(start, rows, names, rng).items()}
+            kind = stage.messages[index].kind
+            trace.say(Message(number, client(place), SERVER, kind, sent, {"examples": rows.shape[1]}))
+            real[number, client(place)] = own[0]
+    knowledge = {word: view.knows(word) for word in ("architecture", "defense") if view.has(word)}
+    own_samples = auxiliary.take(mine)
+    knowledge |= {"aux_data": own_samples, "unlabelled_aux": own_samples.x}
+    try:
+        guess = read_each_update(trace.view(view.threat, knowledge=knowledge), rng)
+    except FedspillError:
+        return {}
+    right: dict[int, list[float]] = {}
+    for origin, found in zip(guess.of, guess.counts, strict=True):
+        truth = real[origin.round, origin.sender]
+        right.setdefault(origin.round, []).append(float(torch.minimum(found, truth).sum() / truth.sum()))
+    return {number: sum(shares) / len(shares) for number, shares in right.items()}
+
+
+def _protocol(view: View) -> dict[str, object]:
+    words = ("batch_size", "local_lr", "local_epochs", "optimizer")
+    return {**view.public, **{word: view.knows(word) for word in words if view.has(word)}}

@@ -1,0 +1,297 @@
+"""Label counts by rehearsal: the adversary does what the clients did, with data of known labels, and compares.
+
+    broad    for every round, make-believe clients of all kinds of label shares; a first estimate for each real client
+    known    a model that was trained on a client's samples pushes them less than others like them. The adversary's are
+             others, so the model is first let learn from them for a while; how long, what the clients sent decides
+    near     for every client, make-believe ones with shares around its estimate, as far off as the estimates before
+             were; they hold the same samples in all rounds, as it does, so that all its rounds are read together
+
+What was done to the samples on the way (optimizer, drift, clipping, noise) is in what the make-believe clients sent,
+so that nothing needs to be known of it. How far their own estimates are off says how sure the result is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedspill.errors import NotApplicable
+from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
+from fedspill.observe.make_believe import Workshop
+from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
+from fedspill.training import Tensors
+
+DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
+CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
+FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
+
+
+@dataclass(frozen=True)
+class RehearsalSizes:
+    """How much is rehearsed."""
+
+    broad: int = 48  # make-believe clients of a round, for each of `known`
+    near: int = 64  # of a client
+    known: tuple[int, ...] = (0, 2, 6, 20)  # passes over the auxiliary samples before
+    kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
+    folds: int = 2  # that share no auxiliary sample
+    sizes: int = 3  # of clients, in a round's broad draw
+
+
+@dataclass(frozen=True, eq=False)
+class SentUpdate:
+    """What a client sent: an update, in which round and of how many samples."""
+
+    round: int
+    sender: str
+    samples: int
+    tensors: Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class RehearsedShares:
+    """What rehearsals say of an update."""
+
+    shares: Tensor  # (classes,)
+    counts: Tensor  # (make-believe clients, classes) of those around it
+    errors: Tensor  # (make-believe clients, classes) of their estimated shares
+    doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
+    near: bool  # whether the update lies among what the make-believe clients sent
+
+    @property
+    def error(self) -> float:
+        """The mean L1 distance of such estimates."""
+        return float(self.errors.abs().sum(1).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class _Sent:
+    """What several clients sent in a round, as the last layer says it."""
+
+    readings: Mapping[str, Tensor]  # each (clients, classes)
+    present: Tensor  # (clients, classes) bool: classes that may have been there
+
+    def is_finite(self) -> bool:
+        return all(bool(reading.isfinite().all()) for reading in self.readings.values())
+
+    @staticmethod
+    def joined(parts: Sequence[_Sent]) -> _Sent:
+        readings = {name: torch.cat([part.readings[name] for part in parts]) for name in parts[0].readings}
+        return _Sent(readings, torch.cat([part.present for part in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundScene:
+    """One round as the adversary rehearses it."""
+
+    shop: Workshop
+    reader: HeadReader
+    base: Tensors  # what the clients were handed
+    passes: int = 0  # over the auxiliary samples, after which the model knows them as it knows the clients'
+    learnt: Tensors | None = None  # the model after these
+
+    def _sent(self, tensors: Tensors, samples: int) -> _Sent:
+        """Of tensors (updates, ...), each of a client with so many samples."""
+        gradients = self.shop.training.algorithm == "fedsgd"
+        scale = (-1 if gradients else 1) / self.shop.training.schedule(samples).steps
+        changes = {name: -tensor for name, tensor in tensors.items()} if gradients else tensors
+        return _Sent(self.reader.read(tensors, scale), ~self.reader.absent(changes))
+
+    def asked(self, updates: Sequence[SentUpdate]) -> _Sent:
+        """What was sent."""
+        names = self.reader.names
+        each = [({name: one.tensors[name][None] for name in names}, one.samples) for one in updates]
+        return _Sent.joined([self._sent(*one) for one in each])
+
+    def play(self, rows: Tensor, rng: torch.Generator) -> _Sent:
+        """What make-believe clients with auxiliary samples `rows` (clients, n) send."""
+        start = self.base if self.learnt is None else self.learnt
+        return self._sent(self.shop.send(start, rows, self.reader.names, rng), rows.shape[1])
+
+
+def rehearsed(
+    scenes: Mapping[int, RoundScene],
+    updates: Sequence[SentUpdate],
+    classes: int,
+    rng: torch.Generator,
+    plan: RehearsalSizes,
+    *,
+    joint: bool = True,
+) -> tuple[list[RehearsedShares], dict[int, RoundScene]]:
+    """What is found of each update, and the rounds with models that know the auxiliary samples; `scenes` by round.
+
+    joint: a client that takes part again holds the same samples. NotApplicable: make-believe clients diverge.
+    """
+    first: dict[int, _First] = {}
+    learnt: dict[int, RoundScene] = {}
+    for number, scene in scenes.items():
+        mine = [index for index, update in enumerate(updates) if update.round == number]
+        if mine:
+            learnt[number], begun = _broad(scene, [updates[index] for index in mine], classes, rng, plan)
+            first |= dict(zip(mine, begun, strict=True))
+    groups: dict[object, list[int]] = {}
+    for index, update in enumerate(updates):
+        groups.setdefault((update.sender, update.samples) if joint else index, []).append(index)
+    result: dict[int, RehearsedShares] = {}
+    for group in groups.values():
+        own = [updates[index] for index in group]
+        found = _near([learnt[one.round] for one in own], own, [first[index] for index in group], rng, plan)
+        result |= dict(zip(group, found, strict=True))
+    return [result[index] for index in range(len(updates))], learnt
+
+
+@dataclass(frozen=True, eq=False)
+class _First:
+    """A first estimate."""
+
+    shares: Tensor  # (classes,)
+    errors: Tensor  # (make-believe clients, classes)
+
+    @property
+    def precision(self) -> float:
+        return max(float(self.errors.abs().sum(1).mean()), 1e-6) ** -2
+
+
+def _broad(
+    scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
+) -> tuple[RoundScene, list[_First]]:
+    """The round with the model that knows the auxiliary samples as it knows the clients', and first estimates."""
+    shop, asked = scene.shop, scene.asked(updates)
+    sizes = sorted(update.samples for update in updates)
+    places = ((2 * place + 1) * len(sizes) // (2 * plan.sizes) for place in range(plan.sizes))
+    sizes = sorted({sizes[place] for place in places})
+    one_pass = -(-len(shop.auxiliary) // shop.training.batch_size)
+    best: tuple[float, RoundScene, list[_First]] | None = None
+    for passes in plan.known:
+        learnt = replace(scene, passes=passes, learnt=shop.learnt(scene.base, passes * one_pass, rng))
+        played, shares, folds = [], [], []
+        for size in sizes:
+            counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
+            fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
+            played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), rng))
+            shares.append(counts.double() / size)
+            folds.append(fold)
+        sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
+        if not sent.is_finite():
+            continue
+        fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
+        found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
+        likely = _log_likelihood(sent, known, fold, found, asked)
+        if best is None or likely > best[0]:
+            best = likely, learnt, [_First(one, errors) for one in found]
+    if best is None:
+        raise NotApplicable(DIVERGED)
+    return best[1], best[2]
+
+
+def _near(
+    scenes: Sequence[RoundScene],
+    updates: Sequence[SentUpdate],
+    begun: Sequence[_First],
+    rng: torch.Generator,
+    plan: RehearsalSizes,
+) -> list[RehearsedShares]:
+    """Of one client's updates, each beside the round that it belongs to."""
+    weights = torch.tensor([one.precision for one in begun], dtype=torch.float64)
+    centre = weights @ torch.stack([one.shares for one in begun]) / weights.sum()
+    errors = max(begun, key=lambda one: one.precision).errors
+    drawn = torch.randint(len(errors), (plan.near,), generator=rng)
+    samples, labels = updates[0].samples, scenes[0].shop.auxiliary.y
+    asked = [scene.asked([update]) for scene, update in zip(scenes, updates, strict=True)]
+    shown = torch.stack([one.present[0] for one in asked]).any(0)  # some round shows it
+    counts = counts_of_shares(positive(centre + errors[drawn]), samples)
+    fold = torch.arange(plan.near) % plan.folds
+    rows, known = deal(counts, fold, plan.folds, labels, rng), counts.double() / samples
+    played = [scene.play(rows, rng) for scene in scenes]
+    if not all(one.is_finite() for one in played):
+        raise NotApplicable(DIVERGED)
+    each = [fits_of(s.readings, known, fold, own.readings) for s, own in zip(played, asked, strict=True)]
+    joint = mixed([fit for fits in each for fit in fits], known)
+    seen = torch.stack([one.present for one in played]).any(0)
+    found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
+    doubt = _contradiction([mixed(fits, known) for fits in each])
+    if doubt > CONTRADICTS:  # it cannot have held the same samples each time
+        return [
+            _near([scene], [update], [one], rng, plan)[0]
+            for scene, update, one in zip(scenes, updates, begun, strict=True)
+        ]
+    main = scenes[0].reader.main()
+    near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
+    return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
+
+
+def _is_near(readings: Tensor, asked: Tensor) -> bool:
+    """Whether asked (classes,) is about as far from the mean of readings (clients, classes) as they are."""
+    middle = readings.mean(0)
+    return float((asked - middle).norm()) <= FAR * float((readings - middle).norm(dim=1).max())
+
+
+def _contradiction(rounds: Sequence[ShareFit]) -> float:
+    """How far the rounds' own estimates of one client lie apart, over how far those of make-believe clients do."""
+    if len(rounds) == 1:
+        return 1.0
+    real = torch.stack([positive(one.shares[0]) for one in rounds])  # (rounds, classes)
+    made_up = torch.stack([positive(one.unseen) for one in rounds])  # (rounds, make-believe clients, classes)
+    apart = float((real - real.mean(0)).abs().sum())
+    usual = float((made_up - made_up.mean(0)).abs().sum(2).sum(0).mean())
+    return max(1.0, apart / max(usual, 1e-12))
+
+
+def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
+    """Of what real clients sent, if their shares were `found` (updates, classes) and the rest as in the rehearsals.
+
+    Shares can be found that explain any one reading. They do not explain all readings together if the make-believe
+    clients' samples were harder or easier for the model than the real ones'.
+    """
+    total = 0.0
+    for name, reading in sent.readings.items():
+        if name in SHARES_ALONE:
+            continue
+        forward = mixed(fits_of({"shares": shares}, reading, folds, {"shares": found}), reading)
+        spread = (forward.unseen - reading).square().mean(0).sqrt().clamp_min(1e-30)
+        off = ((asked.readings[name] - forward.shares) / spread).square().clamp_max(1e4)
+        total -= float((0.5 * off + spread.log()).sum())
+    return total
+
+
+def broad_shares(number: int, classes: int, kinds: Sequence[float], rng: torch.Generator) -> Tensor:
+    """(number, classes) Dirichlet draws around even shares, the kinds in turn."""
+    kind = torch.tensor([kinds[index % len(kinds)] for index in range(number)], dtype=torch.float64)
+    drawn = torch._standard_gamma(kind[:, None].expand(number, classes).contiguous(), generator=rng)
+    return positive(drawn + 1e-12)
+
+
+def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
+    """(clients, classes) whole counts that sum to `samples`, largest remainders first."""
+    exact = shares * samples
+    counts = exact.floor()
+    rank = (exact - counts).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
+
+
+def deal(
+    counts: Tensor, fold: Tensor, folds: int, labels: Tensor, rng: torch.Generator, *, repeat: bool = True
+) -> Tensor:
+    """(clients, n) auxiliary samples with the wanted label counts (clients, classes).
+
+    A client of fold f gets its samples of a class from every folds-th one alone, where the class has as many. They are
+    drawn with replacement, so that clients vary as real ones do; without `repeat` none repeats before all were dealt.
+    """
+    pools = [torch.nonzero(labels == label).flatten() for label in range(counts.shape[1])]
+    dealt = []
+    for row, own in zip(counts, fold.tolist(), strict=True):
+        parts = []
+        for label in torch.nonzero(row).flatten().tolist():
+            pool = pools[label][own::folds] if len(pools[label]) >= folds else pools[label]
+            number = int(row[label])
+            if repeat:
+                parts.append(pool[torch.randint(len(pool), (number,), generator=rng)])
+            else:
+                decks = [pool[torch.randperm(len(pool), generator=rng)] for _ in range(-(-number // len(pool)))]
+                parts.append(torch.cat(decks)[:number])
+        mine = torch.cat(parts)
+        dealt.append(mine[torch.randperm(len(mine), generator=rng)])
+    return torch.stack(dealt)

@@ -1,0 +1,229 @@
+"""The first screen, as words: what leaks worst, to whom, whether defenses are on, what to do, how sure that is.
+
+HTML, terminal and Markdown print this same object; every figure in it comes out of the result.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fedspill.audit.result import Advice, AuditResult, DefenseCheck, Headline, LeakCell, LeakChange, LeakRow
+from fedspill.report.figures import counted, percent, points
+
+MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
+
+
+@dataclass(frozen=True)
+class ShownCell:
+    """One cell of the table: its kind for colours, a word, a figure and what to hold it against, or a reason."""
+
+    kind: str  # a severity, or a state with "-" for its spaces
+    tag: str  # "high", "not found", ...
+    main: str  # "87 of 100 labels"
+    sub: str  # "57 by guessing", or why
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    leak: str
+    title: str
+    cells: tuple[ShownCell, ...]
+    tested: bool  # whether any cell has a figure
+
+
+@dataclass(frozen=True)
+class ShownAdvice:
+    title: str  # what to do
+    effect: str  # "Labels in a round: high to low"
+    cost: str
+    needs: str
+    lines: str
+    flower: str
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """What people read first."""
+
+    sentence: str
+    severity: str
+    about: str
+    banner: tuple[str, ...]  # configured defenses that are off
+    verdict: str  # the figure, in the leak's words
+    beside: str  # guessing, interval, n, what it takes
+    picture: tuple[int, int] | None  # of 100: read, and by guessing
+    columns: tuple[tuple[str, str], ...]  # who, and what that is
+    rows: tuple[ShownRow, ...]
+    left_out: str
+    defenses: str
+    advice: tuple[ShownAdvice, ...]
+    after: tuple[ShownRow, ...]
+    after_words: str
+    unhelped: str
+    sure: tuple[str, ...]
+
+
+def first_screen(result: AuditResult) -> FirstScreen:
+    headline = result.headline
+    after = result.after
+    return FirstScreen(
+        sentence=headline.sentence,
+        severity=headline.severity.word if headline.severity is not None else "none",
+        about=_about(result),
+        banner=tuple(f"{check.defense}: {check.why}" for check in result.defense_checks if check.on is False),
+        verdict=_capital(headline.cell.sentence) if headline.cell else "",
+        beside=_beside(headline),
+        picture=_picture(headline),
+        columns=tuple((_capital(a.who) or a.name, a.short or a.title) for a in result.adversaries),
+        rows=tuple(shown_row(row, result) for row in result.leaks),
+        left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
+        defenses=_defenses(result.defense_checks),
+        advice=tuple(shown_advice(advice) for advice in _first_advice(result)),
+        after=tuple(shown_row(row, result) for row in after.leaks) if after else (),
+        after_words=_after_words(after.advice) if after else "",
+        unhelped=_unhelped(result),
+        sure=_sure(result),
+    )
+
+
+def shown_row(row: LeakRow, result: AuditResult) -> ShownRow:
+    cells = [row.cell(adversary.name) for adversary in result.adversaries]
+    shown = tuple(shown_cell(cell, result) for cell in cells)
+    return ShownRow(row.leak, row.title, shown, any(cell is not None and cell.figure != "" for cell in cells))
+
+
+def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
+    if cell is None:
+        return ShownCell("not-tested", "not tested", "", "not in the plan")
+    if cell.state == "found":
+        word = cell.severity.word if cell.severity is not None else "low"
+        return ShownCell(word, word + (", accepted" if cell.accepted else ""), cell.figure, _guessing(cell))
+    kind = cell.state.replace(" ", "-")
+    if cell.state == "not found":
+        return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
+    if cell.state == "undecided":
+        return ShownCell(kind, cell.state, cell.between or cell.figure, _to_decide(cell, result))
+    return ShownCell(kind, cell.state, "", cell.why)
+
+
+def shown_advice(advice: Advice) -> ShownAdvice:
+    effects = [
+        f"{change.title}: {change.before.word if change.before is not None else 'not found'} to {_left(change)}"
+        for change in advice.changes
+    ]
+    knew = all(change.adaptive for change in advice.changes)
+    cost = "" if advice.accuracy is None else f"accuracy {points(advice.accuracy_change)}, to "
+    cost += percent(advice.accuracy.value) if advice.accuracy else "accuracy not measured"
+    tested = "Tested against attackers who know it." if knew else "Not every attacker tested knew of it."
+    needs = list(dict.fromkeys(need for defense in advice.defenses for need in defense.needs))
+    return ShownAdvice(
+        title=" + ".join(defense.title for defense in advice.defenses),
+        effect="; ".join(effects),
+        cost=f"{_capital(cost)}. {tested}",
+        needs=f"Needs {_listed(needs)}." if needs else "",
+        lines=advice.plan_lines,
+        flower=advice.flower_lines,
+    )
+
+
+def _left(change: LeakChange) -> str:
+    if change.after is not None and change.state == "found":
+        return change.after.word
+    return "no attack can run" if change.state == "cannot" else change.state
+
+
+def _guessing(cell: LeakCell) -> str:
+    """ "57 by guessing", where both are said of 100; else in full."""
+    short = re.match(r"^(\d+) of 100 ", cell.guessing)
+    return f"{short[1] if short else cell.guessing} by guessing"
+
+
+def _to_decide(cell: LeakCell, result: AuditResult) -> str:
+    if cell.repeats_to_decide is None:
+        return "too few measurements"
+    if result.target == "trace":
+        times = max(2, cell.repeats_to_decide // max(len(result.provenance.seeds), 1))
+        return f"{times} times as many rounds would tell"
+    return f"about {cell.repeats_to_decide} repeats would tell"
+
+
+def _about(result: AuditResult) -> str:
+    said = f"{_capital(result.deployment)}."
+    return f"{said} Test accuracy {percent(result.accuracy.value)}." if result.accuracy else said
+
+
+def _beside(headline: Headline) -> str:
+    cell = headline.cell
+    if cell is None:
+        return "That is what these attacks found on this data. It is no proof that nothing leaks."
+    between = f" The figure is {cell.between} in 95 % of cases." if cell.between else ""
+    needs = f"The attacker needs {_listed(headline.needs)}" if headline.needs else "The attacker needs what it sees"
+    lowered = f" Rated one level less, since {headline.lowered}." if headline.lowered else ""
+    return f"Guessing without access gets {cell.guessing}.{between} {needs}, and nothing else.{lowered}"
+
+
+def _picture(headline: Headline) -> tuple[int, int] | None:
+    cell = headline.cell
+    if cell is None or cell.of_100 is None or cell.of_100_by_guessing is None:
+        return None
+    return cell.of_100, cell.of_100_by_guessing
+
+
+def _first_advice(result: AuditResult) -> list[Advice]:
+    """The combination first, then single defenses that are not it."""
+    best = [result.after.advice] if result.after else []
+    taken = [[defense.setting for defense in advice.defenses] for advice in best]
+    singles = [advice for advice in result.advice if [defense.setting for defense in advice.defenses] not in taken]
+    return [*best, *singles][:MOST_ADVICE]
+
+
+def _defenses(checks: list[DefenseCheck]) -> str:
+    if not checks:
+        return "No defense is configured."
+    words = {True: "is on", False: "is OFF", None: "cannot be verified from messages"}
+    return "Configured: " + "; ".join(f"{check.defense} {words[check.on]}" for check in checks) + "."
+
+
+def _after_words(advice: Advice) -> str:
+    names = " and ".join(defense.setting for defense in advice.defenses)
+    cost = f": accuracy {percent(advice.accuracy.value)} ({points(advice.accuracy_change)})" if advice.accuracy else ""
+    return f"With {names} in place{cost}"
+
+
+def _unhelped(result: AuditResult) -> str:
+    titles = [row.title for row in result.leaks if row.leak in result.unhelped]
+    if titles:
+        return f"None of the defenses tried helps enough against: {_listed(titles)}."
+    if result.target == "trace":
+        return "No defense was tried: a recording cannot be trained again."
+    found = any(row.state == "found" for row in result.leaks)
+    return "No defense was tried on what was found." if found and not (result.advice or result.after) else ""
+
+
+def _sure(result: AuditResult) -> tuple[str, ...]:
+    """Seeds, self-checks, what is open."""
+    passed = sum(control.passed for control in result.controls)
+    seeds = len(result.provenance.seeds)
+    said = [
+        f"{counted(seeds, 'federation')} trained" if result.target == "plan" else "one recording",
+        f"{passed} of {counted(len(result.controls), 'self-check')} passed",
+    ]
+    undecided = [row.title for row in result.leaks if any(cell.state == "undecided" for cell in row.cells)]
+    failed = [row.title for row in result.leaks if any(cell.state == "errored" for cell in row.cells)]
+    if undecided:
+        said.append(f"undecided: {_listed(undecided)}")
+    if failed:
+        said.append(f"could not be measured: {_listed(failed)}")
+    if not result.verdict.complete and not failed:
+        said.append("some attacks gave nothing")
+    said.append("not found means that we did not find it, not that it is safe")
+    return tuple(said)
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"

@@ -1,0 +1,91 @@
+"""The first screen as plain text, for terminals: at most 40 lines of 100 columns for an audit of eight leaks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from fedspill.audit.result import AuditResult
+from fedspill.report.clean import cleaned
+from fedspill.report.first_screen import FirstScreen, ShownCell, ShownRow, first_screen
+
+WIDTH = 100
+FIRST = 20  # columns of the leaks' names
+GAP = 2
+
+
+def render(result: AuditResult, width: int = WIDTH) -> str:
+    return "\n".join(lines(result, width)) + "\n"
+
+
+def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
+    """The screen, line by line."""
+    result = cleaned(result)
+    screen = first_screen(result)
+    said = [*_filled(screen.sentence.upper() if not screen.rows else screen.sentence, width)]
+    said += [f"!! CONFIGURED DEFENSE IS OFF: {line}" for line in screen.banner]
+    if screen.verdict:
+        said += _filled(f"[{screen.severity}] {screen.verdict}. {screen.beside}", width)
+    said += _filled(screen.about, width)
+    said += ["", *_table(screen, width), ""]
+    for number, advice in enumerate(screen.advice, 1):
+        said += _filled(f"{number}. {advice.title}. {advice.effect}. {advice.cost.partition('. ')[0]}.", width, "   ")
+    said += _filled(screen.unhelped, width) if screen.unhelped else []
+    said += _filled(screen.left_out, width) if screen.left_out else []
+    said += _filled(screen.defenses, width)
+    said += _filled(f"How sure: {'; '.join(screen.sure)}.", width)
+    for entry in result.accepted:
+        if entry.state != "in force":
+            said += _filled(f"Accept entry {entry.id!r} ({entry.until}) accepts nothing: {entry.state}.", width)
+    return said
+
+
+def _table(screen: FirstScreen, width: int) -> list[str]:
+    """Rows with a figure in columns; rows without any in one line each, since all they have is a reason."""
+    tested = [row for row in screen.rows if row.tested]
+    columns = [who for who, _ in screen.columns]
+    room = (width - FIRST) // max(len(columns), 1) - GAP
+    said = _row("", columns, room) if tested else []
+    for row in tested:
+        said += _row(row.title, [_cell(cell) for cell in row.cells], room)
+    for row in screen.rows:
+        if not row.tested:
+            said += _untested(row, columns, width)
+    return said
+
+
+def _row(title: str, cells: Sequence[str], room: int) -> list[str]:
+    parts = [textwrap.wrap(title, FIRST - GAP) or [""]]
+    parts += [textwrap.wrap(cell, max(room, 8)) or [""] for cell in cells]
+    height = max(map(len, parts))
+    widths = [FIRST - GAP, *([room] * len(cells))]
+    rows = []
+    for index in range(height):
+        words = [part[index] if index < len(part) else "" for part in parts]
+        rows.append((" " * GAP).join(word.ljust(size) for word, size in zip(words, widths, strict=True)).rstrip())
+    return rows
+
+
+def _cell(cell: ShownCell) -> str:
+    if cell.kind in ("cannot", "not-tested"):
+        return "follows" if cell.sub.startswith("follows") else cell.tag
+    short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
+    beside = cell.sub.replace("by guessing", "guessing") if cell.kind != "undecided" else cell.sub
+    return f"{cell.tag} {short} ({beside})" if short else f"{cell.tag}: {cell.sub}"
+
+
+def _untested(row: ShownRow, columns: Sequence[str], width: int) -> list[str]:
+    """The reason that is nearest to a measurement: one of "not tested" before one of "cannot"."""
+    told = next((cell for cell in row.cells if cell.kind != "cannot"), row.cells[0] if row.cells else None)
+    if told is None:
+        return []
+    who = columns[row.cells.index(told)].lower()
+    return [_cut(f"{row.title}: {told.tag} ({who}: {told.sub})", width)]
+
+
+def _filled(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width, subsequent_indent=indent)
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 4]} ..."

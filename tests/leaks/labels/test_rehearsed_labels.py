@@ -1,0 +1,172 @@
+"""Label counts by rehearsal: made-up federations on digits, where counts must be found and errors must be honest."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.data.digits import Digits
+from fedspill.dataset import Examples
+from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.leaks.composition.decaf import Decaf
+from fedspill.leaks.composition.guess import Proportions
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.metrics import overlap, true_counts
+from fedspill.models.heads import last_linear
+from fedspill.observe.rehearsed_shares import broad_shares, counts_of_shares, deal
+from fedspill.partitions.dirichlet import Dirichlet
+from fedspill.partitions.shares import share_out
+from fedspill.seeds import generator
+from fedspill.threat import CURIOUS_SERVER
+from fedspill.trace import MemoryTrace, View
+from fedspill.training import LocalTraining
+
+SGD = LocalTraining(lr=0.05, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def parts() -> Any:
+    return share_out(Digits().load(), Dirichlet(alpha=0.5, min_examples=20), 6, auxiliary=10, rng=generator(1, "x"))
+
+
+def layer_norm() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 10, bias=False)
+        )
+
+
+def relu() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def recorded(parts: Any, model: nn.Module, training: LocalTraining, rounds: int = 2, **more: Any) -> MemoryTrace:
+    head = last_linear(model)
+    protocol = {
+        "classes": 10,
+        "head_weight": head.weight,
+        "head_bias": head.bias,
+        "algorithm": training.algorithm,
+        "batch_size": training.batch_size,
+        "local_lr": training.lr,
+        "local_epochs": training.epochs,
+        "optimizer": {
+            "name": training.optimizer,
+            "momentum": training.momentum,
+            "weight_decay": training.weight_decay,
+        },
+    }
+    trace = MemoryTrace(protocol)
+    Horizontal(model, list(parts.clients), Settings(rounds=rounds, training=training, **more), 3, 10, trace).run()
+    return trace
+
+
+def view_of(trace: MemoryTrace, model: nn.Module, auxiliary: Examples, **more: Any) -> View:
+    known = {"architecture": partial(copy.deepcopy, model), "aux_data": auxiliary, "unlabelled_aux": auxiliary.x}
+    return trace.view(CURIOUS_SERVER, knowledge=known | more)
+
+
+def rate(guess: LabelCounts, trace: MemoryTrace) -> float:
+    return float(overlap(guess.counts, true_counts(guess, trace.truth())).mean())
+
+
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [(layer_norm(), SGD), (relu(), replace(SGD, optimizer="adam", lr=0.003)), (relu(), replace(SGD, epochs=3))],
+)
+def test_labels_are_found_whatever_the_architecture_and_the_optimizer(
+    parts: Any, model: nn.Module, training: LocalTraining
+) -> None:
+    trace = recorded(parts, model, training)
+    guess = Labels()(view_of(trace, model, parts.auxiliary), seed=0)
+    assert isinstance(guess, LabelCounts)
+    assert set(guess.routes) == {"rehearsed"}
+    assert rate(guess, trace) > 0.9
+
+
+def test_the_stated_confidence_and_intervals_hold(parts: Any) -> None:
+    model = layer_norm()
+    trace = recorded(parts, model, SGD, rounds=3)
+    guess = Labels()(view_of(trace, model, parts.auxiliary), seed=0)
+    assert isinstance(guess, LabelCounts)
+    assert guess.confidence is not None
+    assert guess.low is not None
+    assert guess.high is not None
+    real = true_counts(guess, trace.truth())
+    assert abs(float(guess.confidence.mean()) - rate(guess, trace)) < 0.06
+    inside = ((real >= guess.low) & (real <= guess.high)).double().mean()
+    assert 0.8 < float(inside) <= 1
+
+
+def test_a_known_defense_is_rehearsed(parts: Any) -> None:
+    model, clip = relu(), ClipNoise(clip=0.2, sigma=0.0)
+    trace = recorded(parts, model, SGD, defenses=(clip,))
+    known = Labels()(view_of(trace, model, parts.auxiliary, defense=(clip,)), seed=0)
+    assert isinstance(known, LabelCounts)
+    assert rate(known, trace) > 0.88
+
+
+def test_an_update_unlike_any_rehearsal_is_read_by_itself(parts: Any) -> None:
+    model = relu()
+    trace = recorded(parts, model, SGD, rounds=1, defenses=(ClipNoise(clip=None, sigma=3.0),))
+    guess = Labels()(view_of(trace, model, parts.auxiliary), seed=0)
+    assert isinstance(guess, LabelCounts)
+    assert "rehearsed" not in guess.routes
+
+
+def test_without_data_nothing_is_rehearsed_and_the_notes_say_so(parts: Any) -> None:
+    model = relu()
+    trace = recorded(parts, model, SGD, rounds=1)
+    guess = Labels()(trace.view(CURIOUS_SERVER), seed=0)
+    assert "rehearsed" not in guess.routes  # type: ignore[attr-defined]
+    assert any("Not rehearsed" in note for note in guess.notes)
+
+
+def test_composition_rests_on_the_same_rehearsals(parts: Any) -> None:
+    model = relu()
+    trace = recorded(parts, model, replace(SGD, epochs=3))
+    ours, paper = (
+        Decaf(solver=solver)(view_of(trace, model, parts.auxiliary), seed=0)  # type: ignore[arg-type]
+        for solver in ("auto", "paper")
+    )
+    assert isinstance(ours, Proportions)
+    assert isinstance(paper, Proportions)
+    real = torch.stack([trace.truth().get(origin, "label_counts") for origin in ours.of]).double()
+    real = real / real.sum(1, keepdim=True)
+    distances = [float((guess.shares - real).abs().sum(1).mean()) for guess in (ours, paper)]
+    assert distances[0] < 0.2
+    assert distances[0] < 0.5 * distances[1]
+
+
+def test_counts_are_whole_and_add_up() -> None:
+    shares = broad_shares(8, 7, (0.1, 5.0), torch.Generator().manual_seed(0))
+    counts = counts_of_shares(shares, 23)
+    assert bool((counts.sum(1) == 23).all())
+    assert bool((counts >= 0).all())
+    assert float((counts / 23 - shares).abs().max()) < 1 / 23
+    assert float(shares[0::2].amax(1).mean()) > 2 * float(shares[1::2].amax(1).mean())  # few classes, then even ones
+
+
+def test_samples_are_dealt_as_wanted_and_folds_share_none() -> None:
+    labels: Tensor = torch.arange(40) % 4
+    counts = torch.tensor([[3, 0, 7, 1], [5, 5, 0, 1]])
+    rows = deal(counts, torch.tensor([0, 1]), 2, labels, torch.Generator().manual_seed(0))
+    assert torch.equal(torch.stack([torch.bincount(labels[own], minlength=4) for own in rows]), counts)
+    assert not set(rows[0].tolist()) & set(rows[1].tolist())
+
+
+def test_make_believe_clients_that_diverge_say_nothing(parts: Any) -> None:
+    model = relu()
+    trace = recorded(parts, model, SGD, rounds=1)
+    trace.protocol["local_lr"] = 1e20  # what the trace claims; the clients' updates stay as they were
+    guess = Labels()(view_of(trace, model, parts.auxiliary), seed=0)
+    assert "rehearsed" not in guess.routes  # type: ignore[attr-defined]

@@ -1,0 +1,233 @@
+"""The first screen over generated results: no contradiction, no figure of its own, no advice that was not measured."""
+
+from __future__ import annotations
+
+import html as markup
+import json
+import re
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedspill.audit.advice import single_advice, unhelped
+from fedspill.audit.defense_frontier import summarise_leaks
+from fedspill.audit.leak_table import badness, headline_of, leak_rows, left_out_of
+from fedspill.audit.result import (
+    AccuracyFigures,
+    AdversarySummary,
+    AuditResult,
+    DefenseCheck,
+    DefensesTried,
+    DefenseTrial,
+    Finding,
+    Provenance,
+    ScoreFigures,
+)
+from fedspill.audit.result_from_store import verdict
+from fedspill.audit.severity import (
+    NOTICEABLE,
+    RULE,
+    advantage,
+    lowered_by,
+    possible_advantage,
+    repeats_to_decide,
+    severity,
+    state_of,
+)
+from fedspill.metric import Score
+from fedspill.registry import load_leak
+from fedspill.report import html, markdown, text
+from fedspill.report.figures import percent, points
+from fedspill.report.first_screen import first_screen
+from fedspill.threat import ADVERSARIES
+
+LEAKS = ("labels", "composition", "inputs", "membership", "attributes", "presence", "quantity", "groups")
+PEOPLE = ("curious-server", "curious-client", "eavesdropper", "malicious-server")
+SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("clip-noise", {"clip": 1.0, "sigma": 0.1}),
+    ("mixed-classes", {"level": 1.0}),
+    ("secure-aggregation", {}),
+    ("guard", {"false_alarms": 0.01}),
+)
+numbers = st.floats(0, 1, allow_nan=False).map(lambda value: round(value, 4))
+
+
+@st.composite
+def scores(draw: st.DrawFn) -> Score:
+    low, value, high = sorted(draw(st.tuples(numbers, numbers, numbers)))
+    return Score(value, low, high, draw(st.integers(1, 500)), draw(numbers))
+
+
+@st.composite
+def trials(draw: st.DrawFn, before: float) -> DefenseTrial:
+    name, options = draw(st.sampled_from(SETTINGS))
+    score, after = draw(scores()), draw(numbers)
+    status = draw(st.sampled_from(["ok", "ok", "skipped", "errored"]))
+    label = f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})"
+    return DefenseTrial(
+        setting=label,
+        defense=name,
+        options=options,
+        status=status,
+        state=state_of(score, 1.0) if status == "ok" else "not tested",
+        why="",
+        severity=severity(score, 1.0) if status == "ok" else None,
+        advantage=advantage(score, 1.0) if status == "ok" else None,
+        score=ScoreFigures(),
+        accuracy=AccuracyFigures(value=after, low=after, high=after, n=100),
+        accuracy_change=after - before,
+        epsilon=None,
+        delta=None,
+        adaptive=draw(st.booleans()),
+    )
+
+
+@st.composite
+def findings(draw: st.DrawFn, leak: str, adversary: str, attack: str, accuracy: float) -> Finding:
+    blank = Finding(id=f"{attack}/{adversary}", attack=attack, title=attack, adversary=adversary, family=leak)
+    kind = draw(st.sampled_from(["scored", "scored", "cannot", "not tested", "errored"]))
+    if kind != "scored":
+        status = "errored" if kind == "errored" else "skipped"
+        return blank.model_copy(update={"status": status, "state": kind, "why_short": "a reason", "why": "a reason"})
+    metric, score = load_leak(leak).headline, draw(scores())
+    used = draw(st.lists(st.sampled_from(["aux_data", "architecture", "local_lr"]), unique=True))
+    does = ["alter_model"] if draw(st.booleans()) and adversary == "malicious-server" else []
+    state = state_of(score, metric.perfect)
+    tried = draw(st.lists(trials(accuracy), max_size=3, unique_by=lambda trial: trial.setting))
+    return blank.model_copy(
+        update={
+            "status": "ok",
+            "state": state,
+            "severity": severity(score, metric.perfect, used, does),
+            "lowered": lowered_by(used, does) if state == "found" else "",
+            "advantage": advantage(score, metric.perfect),
+            "score": ScoreFigures.of(metric, score),
+            "used": sorted(used),
+            "repeats_to_decide": repeats_to_decide(score, metric.perfect, 1) if state == "undecided" else None,
+            "defenses": DefensesTried(tried=tried, best=None, advice="") if tried and state == "found" else None,
+        }
+    )
+
+
+@st.composite
+def results(draw: st.DrawFn) -> AuditResult:
+    leaks = draw(st.lists(st.sampled_from(LEAKS), min_size=1, unique=True))
+    people = draw(st.lists(st.sampled_from(PEOPLE), min_size=1, unique=True))
+    accuracy = draw(numbers)
+    found = [
+        draw(findings(leak, person, f"{leak}-{number}", accuracy))
+        for leak in leaks
+        for person in people
+        for number in range(draw(st.integers(1, 2)))
+    ]
+    rows, families = leak_rows(found), summarise_leaks(found)
+    off = draw(st.sampled_from([None, True, False]))
+    return AuditResult(
+        fedspill="0",
+        verdict=verdict(found),
+        deployment="a federation",
+        target="plan",
+        accuracy=AccuracyFigures(value=accuracy, low=accuracy, high=accuracy, n=100),
+        headline=headline_of(rows, found),
+        leaks=rows,
+        left_out=left_out_of(rows),
+        findings=found,
+        families=families,
+        advice=single_advice(families, rows),
+        unhelped=unhelped(families),
+        controls=[],
+        adversaries=[
+            AdversarySummary(name=name, title=t.title, who=t.who, short=t.short, sees=[], knows=[], does=[])
+            for name, t in ADVERSARIES.items()
+            if name in people
+        ],
+        classes=[],
+        defense_checks=[DefenseCheck(defense="clip-noise", on=off, why="looked at")],
+        events=[],
+        cannot_tell=[],
+        severity_rule=RULE,
+        accepted=[],
+        provenance=Provenance(seeds=[7], code="c", plan="p", plan_file=None, traces=[], versions={}, show_data=False),
+        plan={"fail_on": None},
+        timing={"seconds": 1.0},
+    )
+
+
+lenient = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@lenient
+@given(results())
+def test_no_adversary_is_rated_below_a_weaker_one(result: AuditResult) -> None:
+    for row in result.leaks:
+        for stronger in row.cells:
+            for weaker in row.cells:
+                if ADVERSARIES[stronger.adversary].has_all_of(ADVERSARIES[weaker.adversary]):
+                    assert badness(stronger)[:2] >= badness(weaker)[:2]
+
+
+@lenient
+@given(results())
+def test_every_figure_of_the_first_screen_is_in_the_json(result: AuditResult) -> None:
+    """Numbers in words are in the JSON as those words; accuracies are rounded from it."""
+    written = json.dumps(result.as_json())
+    accuracies = [result.accuracy, *(advice.accuracy for advice in result.advice)]
+    allowed = tokens(written) | {"1", "2", "3", "95", "100"} | {str(len(result.provenance.seeds)), "0"}
+    allowed |= tokens(" ".join(percent(figures.value) for figures in accuracies if figures))
+    allowed |= tokens(" ".join(points(advice.accuracy_change) for advice in result.advice))
+    shown = markup.unescape(re.sub(r"<[^>]*>", " ", html.first_screen(result)))
+    assert tokens(shown) <= allowed
+    assert tokens(text.render(result)) <= allowed
+    assert all(len(token.strip("-+").replace(".", "").lstrip("0")) <= 3 for token in tokens(shown))
+
+
+def tokens(said: str) -> set[str]:
+    return {token.lstrip("+") for token in re.findall(r"[-+]?(?<![\w.])\d+(?:\.\d+)?|[-+]\d+(?:\.\d+)?", said)}
+
+
+@lenient
+@given(results())
+def test_advice_names_only_what_was_run(result: AuditResult) -> None:
+    ran = {trial.setting for finding in result.findings if finding.defenses for trial in finding.defenses.tried}
+    for advice in result.advice:
+        assert {defense.setting for defense in advice.defenses} <= ran
+        assert advice.accuracy is not None
+        assert advice.accuracy.value is not None
+        assert result.accuracy is not None
+        assert result.accuracy.value is not None
+        assert advice.accuracy.value >= result.accuracy.value - 0.0201
+    page = html.render(result)
+    named = {defense.title for advice in result.advice for defense in advice.defenses}
+    others = {"Clip the update, add noise", "Show the server sums only"} - named
+    lines = re.sub(r"<[^>]*>", " ", page[page.index("What to do") : page.index("How sure.")])
+    assert not any(title in lines for title in others)
+
+
+@lenient
+@given(results())
+def test_nothing_is_green_that_is_not_at_chance_with_a_narrow_interval(result: AuditResult) -> None:
+    by_id = {finding.id: finding for finding in result.findings}
+    for shown, row in zip(first_screen(result).rows, result.leaks, strict=True):
+        for cell_shown, adversary in zip(shown.cells, result.adversaries, strict=True):
+            cell = row.cell(adversary.name)
+            assert cell is not None
+            if cell_shown.kind == "not-found":
+                figures = by_id[cell.finding].score
+                assert None not in (figures.value, figures.low, figures.high, figures.chance, figures.perfect)
+                score = Score(figures.value, figures.low, figures.high, figures.n, figures.chance)  # type: ignore[arg-type]
+                assert advantage(score, figures.perfect or 0.0) == 0
+                assert possible_advantage(score, figures.perfect or 0.0) < NOTICEABLE
+            assert (cell_shown.kind == "not-found") == (cell.state == "not found")
+
+
+@lenient
+@given(results())
+def test_every_format_renders_and_the_terminal_takes_a_screen(result: AuditResult) -> None:
+    markdown.render(result)
+    said = text.lines(result)
+    assert max(map(len, said)) <= text.WIDTH
+    if any(check.on is False for check in result.defense_checks):
+        assert any("DEFENSE IS OFF" in line for line in said)
