@@ -26,7 +26,7 @@ from fedspill.deployment.plan import Plan, check_plan
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "widths": [16]},
-    "federation": {"clients": 4, "rounds": 2},
+    "federation": {"clients": 12, "rounds": 2},  # fewer clients decide nothing in one federation
     "training": {"lr": 0.05, "batch_size": 16, "steps": 2},
     "adversaries": ["curious-server", "curious-client"],
     "attacks": ["llbg", "ebi"],

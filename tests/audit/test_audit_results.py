@@ -59,7 +59,7 @@ def test_exit_codes_of_the_command(audited: Audited, tmp_path: Path, fedspill: F
     (tmp_path / "bad" / "audit.sqlite").write_bytes(b"not a database, but long enough to be taken for one" * 50)
     refused = fedspill("report", "bad")
     assert refused.code == 4
-    assert "not a sound audit store" in refused.err
+    assert "audit.sqlite is damaged or foreign" in refused.err
 
 
 def test_an_internal_error_is_never_a_success_nor_a_finding(

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,11 +38,13 @@ from fedspill.audit.severity import (
 )
 from fedspill.metric import Score
 from fedspill.registry import load_leak
-from fedspill.report import html, markdown, text
+from fedspill.report import comparison, html, markdown, text
 from fedspill.report.figures import percent, points
 from fedspill.report.first_screen import first_screen
 from fedspill.threat import ADVERSARIES
 
+# Modules that are imported on the way start generators of their own, which hypothesis takes for ours.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 LEAKS = ("labels", "composition", "inputs", "membership", "attributes", "presence", "quantity", "groups")
 PEOPLE = ("curious-server", "curious-client", "eavesdropper", "malicious-server")
 SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -231,3 +234,15 @@ def test_every_format_renders_and_the_terminal_takes_a_screen(result: AuditResul
     assert max(map(len, said)) <= text.WIDTH
     if any(check.on is False for check in result.defense_checks):
         assert any("DEFENSE IS OFF" in line for line in said)
+
+
+@lenient
+@given(results(), results())
+def test_two_results_compare_as_a_page(before: AuditResult, after: AuditResult) -> None:
+    page = comparison.render(before, after)
+    assert "<script" not in page
+    assert before.headline.sentence in markup.unescape(page)
+    assert after.headline.sentence in markup.unescape(page)
+    assert "two different deployments" not in comparison.render(before, before)
+    other = after.model_copy(update={"plan": {"fail_on": None, "training": {"lr": 0.5}}})
+    assert "two different deployments" in comparison.render(before, other)

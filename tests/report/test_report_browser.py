@@ -50,7 +50,7 @@ def page_file(audited: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1200])
+@pytest.mark.parametrize("width", [375, 1200])
 def test_opens_clean(browser: Any, page_file: Path, width: int, scheme: str) -> None:
     visit = Visit(browser, page_file, width=width, scheme=scheme)
     visit.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")

@@ -120,7 +120,8 @@ def proposals(singles: Sequence[Advice]) -> list[DefenseSetting]:
     groups = [group for size in range(1, MOST_TOGETHER + 1) for group in combinations(helpful, size)]
     different = [group for group in groups if len({a.defenses[0].name for a in group}) == len(group)]
     affordable = [group for group in different if sum(map(_lost, group)) <= MOST_LOST]
-    ranked = sorted(affordable, key=lambda group: (round(_left_by(group), 2), len(group), sum(map(_lost, group))))
+    levels = {change.leak: _level(change.before) + 1.0 for advice in helpful for change in advice.changes}
+    ranked = sorted(affordable, key=lambda group: (_left_by(group, levels), len(group), sum(map(_lost, group))))
     settings = []
     for group in ranked[:MOST_PROPOSED]:
         # What hides single updates comes last: the others act on what a client sends before it is summed.
@@ -134,15 +135,14 @@ def _lost(advice: Advice) -> float:
     return max(0.0, -(rounded(advice.accuracy_change) or 0.0))
 
 
-def _left_by(group: Sequence[Advice]) -> float:
-    """The sum over leaks of the least that any member leaves, in levels."""
-    least: dict[str, float] = {}
+def _left_by(group: Sequence[Advice], levels: Mapping[str, float]) -> float:
+    """The sum over all leaks of the least that any member leaves, in levels; `levels` is where they stand without."""
+    least = dict(levels)
     for advice in group:
         for change in advice.changes:
             remains = left(change) + (rounded(change.advantage) or 0.0)
-            least[change.leak] = min(least.get(change.leak, float("inf")), remains)
-    everything = {change.leak: change for advice in group for change in advice.changes}
-    return sum(least[name] for name in everything)
+            least[change.leak] = min(least[change.leak], remains)
+    return round(sum(least.values()), 1)
 
 
 def combined_advice(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
@@ -76,6 +77,7 @@ class StoredAudit:
         self.cells = [Cell.from_json(cell) for cell in self.facts["matrix"]]
         self.candidates = [DefenseSetting.from_json(setting) for setting in self.facts["candidates"]]
         self._results = store.results()
+        self._found: dict[DefenseSetting, list[Finding]] = {}
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -83,8 +85,10 @@ class StoredAudit:
 
     def findings(self, setting: DefenseSetting = AS_DEPLOYED) -> list[Finding]:
         """Worst first; what was not scored comes last and never counts as passed."""
-        found = [self.finding(cell, setting) for cell in self.cells]
-        return sorted(found, key=lambda f: (_STATUS_ORDER[f.status], -f.level, -f.gained, f.id))
+        if setting not in self._found:
+            found = [self.finding(cell, setting) for cell in self.cells]
+            self._found[setting] = sorted(found, key=lambda f: (_STATUS_ORDER[f.status], -f.level, -f.gained, f.id))
+        return self._found[setting]
 
     def finding(self, cell: Cell, setting: DefenseSetting) -> Finding:
         pair = cell.pair
@@ -129,6 +133,10 @@ class StoredAudit:
         leaking = self.leaking()
         tried = [(setting, [cell for cell in leaking if acts_on(setting, cell.pair)]) for setting in self.candidates]
         return [(setting, cells) for setting, cells in tried if cells]
+
+    @cached_property
+    def _trials(self) -> list[tuple[DefenseSetting, list[Cell]]]:
+        return self.trials()
 
     def proposals(self) -> list[DefenseSetting]:
         """The combinations to run as one deployment, the most promising first."""
@@ -182,8 +190,8 @@ class StoredAudit:
     def frontier(self, cell: Cell, finding: Finding) -> DefensesTried | None:
         """What each candidate leaves of the finding; None where none was tried."""
         points = []
-        for setting in self.candidates:
-            if not self._attacks(cell.pair, setting):
+        for setting, cells in self._trials:
+            if cell not in cells or not self._attacks(cell.pair, setting):
                 continue
             epsilon, delta = guarantees(self._records(setting))
             points.append(Point(setting, self.finding(cell, setting), self.accuracy(setting), epsilon, delta))

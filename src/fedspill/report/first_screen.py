@@ -130,7 +130,7 @@ def shown_advice(advice: Advice) -> ShownAdvice:
 def _left(change: LeakChange) -> str:
     if change.after is not None and change.state == "found":
         return change.after.word
-    return "no attack can run" if change.state == "cannot" else change.state
+    return "out of reach" if change.state == "cannot" else change.state
 
 
 def _guessing(cell: LeakCell) -> str:
@@ -144,8 +144,8 @@ def _to_decide(cell: LeakCell, result: AuditResult) -> str:
         return "too few measurements"
     if result.target == "trace":
         times = max(2, cell.repeats_to_decide // max(len(result.provenance.seeds), 1))
-        return f"{times} times as many rounds would tell"
-    return f"about {cell.repeats_to_decide} repeats would tell"
+        return f"needs {times} times the rounds"
+    return f"needs {cell.repeats_to_decide} repeats"
 
 
 def _about(result: AuditResult) -> str:

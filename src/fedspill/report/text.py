@@ -70,8 +70,9 @@ def _cell(cell: ShownCell) -> str:
     if cell.kind in ("cannot", "not-tested"):
         return "follows" if cell.sub.startswith("follows") else cell.tag
     short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
-    beside = cell.sub.replace("by guessing", "guessing") if cell.kind != "undecided" else cell.sub
-    return f"{cell.tag} {short} ({beside})" if short else f"{cell.tag}: {cell.sub}"
+    if cell.kind == "undecided":
+        return f"{cell.tag} {short}"
+    return f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})" if short else f"{cell.tag}: {cell.sub}"
 
 
 def _untested(row: ShownRow, columns: Sequence[str], width: int) -> list[str]:
