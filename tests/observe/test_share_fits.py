@@ -68,3 +68,18 @@ def test_a_client_is_never_judged_by_a_fit_that_saw_its_fold() -> None:
 
 def test_shares_without_anything_positive_are_even() -> None:
     assert torch.allclose(positive(-torch.ones(2, 4)), torch.full((2, 4), 0.25))
+
+
+def test_a_reading_that_never_moves_says_nothing_and_breaks_nothing() -> None:
+    """A frozen bias reads as zeros, or as what rounding leaves of a constant."""
+    rng = torch.Generator().manual_seed(0)
+    shares = torch.rand(24, 5, generator=rng, dtype=torch.float64)
+    shares /= shares.sum(1, keepdim=True)
+    folds = torch.arange(24) % 2
+    still = {
+        "zeros": torch.zeros(24, 5, dtype=torch.float64),
+        "constant": torch.full((24, 5), 0.3).double() + 1e-17 * torch.rand(24, 5, generator=rng, dtype=torch.float64),
+    }
+    asked = {name: reading[:3] for name, reading in still.items()}
+    for fit in fits_of(still, shares, folds, asked):
+        assert torch.allclose(fit.shares, shares.mean(0).expand(3, 5), atol=1e-6)

@@ -62,7 +62,7 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     one_recording = _seconds_of_one_client(deployment) * clients * plan.federation.rounds
     costs = {
         # Who alters the model runs a federation of its own, one round for each record that it looks for.
-        pair.id: (1 if pair.make().needs.does & MAY_BE_CAUGHT else scale) * SECONDS.get(pair.attack, OTHERS)
+        pair.id: (1 if pair.facts.needed().does & MAY_BE_CAUGHT else scale) * SECONDS.get(pair.attack, OTHERS)
         for pair in runnable
     }
     tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]

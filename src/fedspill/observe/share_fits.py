@@ -21,6 +21,7 @@ from fedspill.observe.simplex import simplex_fit
 
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # over the mean variance of a reading: decades, by convention
 FARTHEST = 4.0  # deviations from the mean of what was rehearsed: beyond them nothing is extrapolated (convention)
+ROUNDING = 1e-9  # of the largest reading: float32 sums leave far more where anything was read (derived)
 _TINY = 1e-30
 
 # Readings and shares (clients, classes) of those who are known and readings (n, classes) of others to their shares.
@@ -50,7 +51,8 @@ def own_slopes(readings: Tensor, shares: Tensor, asked: Tensor) -> Tensor:
 def ridge(strength: float, readings: Tensor, shares: Tensor, asked: Tensor) -> Tensor:
     """Every class's share from the readings of all classes, solved among the clients."""
     x, y, off = _centred(readings, shares, asked)
-    spread = readings.std(0).clamp_min(_TINY)
+    # A reading that only rounding moves, such as a bias that is frozen, says nothing: it must not be blown up.
+    spread = readings.std(0).clamp_min(max(ROUNDING * float(readings.abs().max()), _TINY))
     x, off = x / spread, off / spread
     gram = x @ x.T / x.shape[1] + strength * torch.eye(len(x), dtype=x.dtype)
     weights: Tensor = torch.linalg.solve(gram, y)

@@ -66,17 +66,19 @@ def chosen(surprises: Sequence[Tensor], left_out: int) -> tuple[int, list[float]
     Were nobody's records among those asked about, a share 10^-s of answers would have a surprise of s or more, give or
     take counting errors and those of a tail that was counted on `left_out` records. The largest excess over all levels
     is the evidence (after Donoho and Jin 2004). The sharpest statistic, which comes first, is kept unless another has
-    more by over one standard error.
+    surely more: by over two standard errors of what that other one counted.
     """
-    evidence = [max(_excess(table, level, left_out) for level in _LEVELS) for table in surprises]
-    return next(i for i, found in enumerate(evidence) if found >= max(evidence) - 1), evidence
+    found = [max(_excess(table, level, left_out) for level in _LEVELS) for table in surprises]
+    most, doubt = max(found)
+    return next(i for i, (excess, _) in enumerate(found) if excess >= most - 2 * doubt), [one for one, _ in found]
 
 
-def _excess(table: Tensor, level: float, left_out: int) -> float:
+def _excess(table: Tensor, level: float, left_out: int) -> tuple[float, float]:
+    """How many more answers than by chance, and how far counting them may be off, in standard errors under chance."""
     rate = 10**-level
-    expected = rate * table.numel()
+    expected, counted = rate * table.numel(), int((table >= level).sum())
     error = math.sqrt(expected + expected**2 / (rate * (left_out + 1)))
-    return (int((table >= level).sum()) - expected) / error
+    return (counted - expected) / error, max(1.0, math.sqrt(counted) / error)
 
 
 def _notes(found: Sequence[Statistic], best: int, evidence: Sequence[float]) -> list[str]:
