@@ -83,12 +83,13 @@ def test_chance_is_the_best_of_even_majority_and_random() -> None:
     assert LabelCountError().score(*case(skewed, skewed)).chance == pytest.approx((2 / 3 + 4 / 3 + 0) / 3)
 
 
-def test_chance_is_not_below_any_of_the_baselines_and_does_not_depend_on_the_guess() -> None:
+def test_chance_is_what_the_best_guess_without_access_gets_and_does_not_depend_on_the_attack() -> None:
     rng = torch.Generator().manual_seed(5)
     real = torch.randint(0, 6, (30, 7), generator=rng) + 1
     guess = torch.randint(0, 6, (30, 7), generator=rng)
     score = LabelSuccess().score(*case(guess.tolist(), real.tolist()))
-    assert score.chance == pytest.approx(max(float(overlap(base, real).mean()) for base in baselines(real)))
+    best = max(float(overlap(base, real).mean()) for base in baselines(real))
+    assert score.chance == pytest.approx(best, abs=0.01), "chosen without hindsight, so not to the digit"
     assert score.chance == LabelSuccess().score(*case(real.tolist(), real.tolist())).chance
 
 
@@ -105,7 +106,7 @@ def test_all_batches_at_a_hundred_percent_are_not_a_certainty() -> None:
     real = [[8, 8], [4, 12], [16, 0]]
     score = LabelSuccess().score(*case(real, real))
     assert (score.value, score.high) == (1.0, 1.0)
-    assert 0.5 < score.low < 1.0
+    assert 0.25 < score.low < 1.0, "three rounds, each right or wrong as a whole, say no more"
     more = LabelSuccess().score(*case(real * 20, real * 20))
     assert score.low < more.low < 1.0
 
@@ -113,7 +114,7 @@ def test_all_batches_at_a_hundred_percent_are_not_a_certainty() -> None:
 def test_all_batches_at_nothing_are_no_certainty_either() -> None:
     score = LabelSuccess().score(*case([[0, 16]] * 3, [[16, 0]] * 3))
     assert (score.value, score.low) == (0.0, 0.0)
-    assert 0.0 < score.high < 0.5
+    assert 0.0 < score.high < 0.75
 
 
 def test_a_single_batch_says_little() -> None:
@@ -122,8 +123,8 @@ def test_a_single_batch_says_little() -> None:
     assert score.low < 0.05
     assert score.high == 1.0
     error = LabelCountError().score(*case([[9, 1]], [[10, 0]]))
-    assert error.low == -math.inf
-    assert error.high == math.inf
+    assert error.low < 0.2
+    assert error.high > 5, "of a class with ten samples"
 
 
 def unscored(guess: LabelCounts, truth: Truth, why: str) -> None:

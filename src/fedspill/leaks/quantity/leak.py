@@ -17,7 +17,7 @@ QUANTITY = Leak(
         "data": "digits",
         "model": {"name": "mlp", "widths": [32]},
         "partition": {"name": "main-labels", "low": 2, "high": 3, "per_label": 20, "minor": 0, "reuse": True},
-        "federation": {"clients": 30, "rounds": 13, "clients_per_round": 10, "weighting": "uniform"},
+        "federation": {"clients": 30, "rounds": 20, "clients_per_round": 10, "weighting": "uniform"},
         "training": {"lr": 0.02, "batch_size": 10},
         "adversary_data": {"per_class": 20},
     },
