@@ -24,6 +24,7 @@ from fedspill.audit.result import (
     Finding,
     Provenance,
     ScoreFigures,
+    rounded,
 )
 from fedspill.audit.result_from_store import verdict
 from fedspill.audit.severity import (
@@ -179,8 +180,8 @@ def test_every_figure_of_the_first_screen_is_in_the_json(result: AuditResult) ->
     written = json.dumps(result.as_json())
     accuracies = [result.accuracy, *(advice.accuracy for advice in result.advice)]
     allowed = tokens(written) | {"1", "2", "3", "95", "100"} | {str(len(result.provenance.seeds)), "0"}
-    allowed |= tokens(" ".join(percent(figures.value) for figures in accuracies if figures))
-    allowed |= tokens(" ".join(points(advice.accuracy_change) for advice in result.advice))
+    allowed |= tokens(" ".join(percent(rounded(figures.value)) for figures in accuracies if figures))
+    allowed |= tokens(" ".join(points(rounded(advice.accuracy_change)) for advice in result.advice))
     shown = markup.unescape(re.sub(r"<[^>]*>", " ", html.first_screen(result)))
     assert tokens(shown) <= allowed
     assert tokens(text.render(result)) <= allowed
