@@ -36,6 +36,7 @@ from fedspill.audit.severity import (
     repeats_to_decide,
     severity,
     state_of,
+    sure_advantage,
 )
 from fedspill.metric import Score
 from fedspill.registry import load_leak
@@ -222,7 +223,7 @@ def test_nothing_is_green_that_is_not_at_chance_with_a_narrow_interval(result: A
                 figures = by_id[cell.finding].score
                 assert None not in (figures.value, figures.low, figures.high, figures.chance, figures.perfect)
                 score = Score(figures.value, figures.low, figures.high, figures.n, figures.chance)  # type: ignore[arg-type]
-                assert advantage(score, figures.perfect or 0.0) == 0
+                assert sure_advantage(score, figures.perfect or 0.0) == 0
                 assert possible_advantage(score, figures.perfect or 0.0) < NOTICEABLE
             assert (cell_shown.kind == "not-found") == (cell.state == "not found")
 
