@@ -24,6 +24,7 @@ from fedspill.audit.result import (
     Finding,
     Provenance,
     ScoreFigures,
+    rounded,
 )
 from fedspill.audit.result_from_store import verdict
 from fedspill.audit.severity import (
@@ -35,6 +36,7 @@ from fedspill.audit.severity import (
     repeats_to_decide,
     severity,
     state_of,
+    sure_advantage,
 )
 from fedspill.metric import Score
 from fedspill.registry import load_leak
@@ -179,8 +181,8 @@ def test_every_figure_of_the_first_screen_is_in_the_json(result: AuditResult) ->
     written = json.dumps(result.as_json())
     accuracies = [result.accuracy, *(advice.accuracy for advice in result.advice)]
     allowed = tokens(written) | {"1", "2", "3", "95", "100"} | {str(len(result.provenance.seeds)), "0"}
-    allowed |= tokens(" ".join(percent(figures.value) for figures in accuracies if figures))
-    allowed |= tokens(" ".join(points(advice.accuracy_change) for advice in result.advice))
+    allowed |= tokens(" ".join(percent(rounded(figures.value)) for figures in accuracies if figures))
+    allowed |= tokens(" ".join(points(rounded(advice.accuracy_change)) for advice in result.advice))
     shown = markup.unescape(re.sub(r"<[^>]*>", " ", html.first_screen(result)))
     assert tokens(shown) <= allowed
     assert tokens(text.render(result)) <= allowed
@@ -221,7 +223,7 @@ def test_nothing_is_green_that_is_not_at_chance_with_a_narrow_interval(result: A
                 figures = by_id[cell.finding].score
                 assert None not in (figures.value, figures.low, figures.high, figures.chance, figures.perfect)
                 score = Score(figures.value, figures.low, figures.high, figures.n, figures.chance)  # type: ignore[arg-type]
-                assert advantage(score, figures.perfect or 0.0) == 0
+                assert sure_advantage(score, figures.perfect or 0.0) == 0
                 assert possible_advantage(score, figures.perfect or 0.0) < NOTICEABLE
             assert (cell_shown.kind == "not-found") == (cell.state == "not found")
 

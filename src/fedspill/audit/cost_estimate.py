@@ -17,8 +17,9 @@ from fedspill.deployment.plan import Plan
 from fedspill.federation.local import train
 from fedspill.seeds import generator
 
-# Seconds of one core that an attack takes on 60 messages of 5,000 parameters: those of the default plan, each run once
-# (process time, November 2026). Others are taken to cost OTHERS; what descends on images takes minutes where it runs.
+# Seconds of one core that an attack takes on 60 messages of 5,000 parameters. Measured once (process time, default
+# federation with every fifth round recorded, mean over adversaries): the first three, and OTHERS as an upper bound.
+# The rest, FOUND and STARTING are guesses that nobody has measured yet.
 SECONDS = {
     "composition-by-counts": 3.7,
     "labels": 2.6,
