@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, overload
 
 from torch import Tensor, stack
 
@@ -16,6 +16,8 @@ from fedspill.progress import UNWATCHED, Progress
 from fedspill.threat import KNOWLEDGE, ThreatModel
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedspill.dataset import Examples
 
 
@@ -218,6 +220,21 @@ class View:
     def sees(self, kind: Kind) -> bool:
         """Whether messages of that kind are visible at all."""
         return self.threat.sees_kind(kind)
+
+    @overload
+    def knows(self, what: Literal["architecture"]) -> Callable[[], nn.Module]: ...
+    @overload
+    def knows(self, what: Literal["aux_data", "shadow_data", "own_data"]) -> Examples: ...
+    @overload
+    def knows(self, what: Literal["unlabelled_aux"]) -> Tensor: ...
+    @overload
+    def knows(self, what: Literal["batch_size", "samples", "local_epochs", "client_count"]) -> int: ...
+    @overload
+    def knows(self, what: Literal["local_lr"]) -> float: ...
+    @overload
+    def knows(self, what: Literal["labels_per_client"]) -> tuple[int, int]: ...
+    @overload
+    def knows(self, what: str) -> Any: ...
 
     def knows(self, what: str) -> Any:
         """That piece of knowledge; see fedspill.threat.KNOWLEDGE for the words."""
