@@ -20,6 +20,7 @@ from fedspill.deployment.deployment import OFFERED, Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
+from fedspill.registry import make
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import KNOWLEDGE
 from fedspill.trace import MemoryTrace, Origin, Trace
@@ -31,7 +32,7 @@ PASSED = ControlOutcome(status="ok", positive=GOOD, negative=GOOD)
 
 def attacked(pair: Pair, trace: Trace, deployment: Deployment, seed: int) -> Outcome:
     seed = seed_of(seed, pair.attack, pair.adversary)
-    return run_attack(pair.make(), trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
+    return run_attack(make("attacks", pair.attack, pair.options), trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
 
 
 @pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)
@@ -76,7 +77,7 @@ def test_a_sign_flipped_attack_is_unscored_not_nothing_found(tmp_path: Path, mon
 def false_alarms(seeds: range) -> int:
     """Audits of federations whose messages stand beside the truth of others: runs with a medium finding or worse."""
     alarms = 0
-    pairs = [pair for pair in RUNNABLE if pair.adversary == "curious-server" and pair.make().leak.name == "labels"]
+    pairs = [pair for pair in RUNNABLE if pair.adversary == "curious-server" and pair.leak.name == "labels"]
     plan = tiny(federation={"clients": 8, "rounds": 1}, training={"lr": 0.05, "algorithm": "fedsgd"})
     loaded = Deployment.of(plan)
     for seed in seeds:
