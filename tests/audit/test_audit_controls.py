@@ -31,8 +31,8 @@ PASSED = ControlOutcome(status="ok", positive=GOOD, negative=GOOD)
 
 
 def attacked(pair: Pair, trace: Trace, deployment: Deployment, seed: int) -> Outcome:
-    seed = seed_of(seed, pair.attack, pair.adversary)
-    return run_attack(make("attacks", pair.attack, pair.options), trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
+    attack, seed = make("attacks", pair.attack, pair.options), seed_of(seed, pair.attack, pair.adversary)
+    return run_attack(attack, trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
 
 
 @pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)
@@ -68,8 +68,8 @@ def test_a_sign_flipped_attack_is_unscored_not_nothing_found(tmp_path: Path, mon
     assert found["flipped"]["status"] == "unscored"
     assert "positive control failed" in found["flipped"]["why"]
     assert found["flipped"]["score"]["value"] is None
-    assert found["cheat"]["status"] == "unscored"
-    assert "negative control failed" in found["cheat"]["why"]
+    assert found["cheat"]["status"] == "errored"  # there is no truth in its process to reach for
+    assert "AttributeError" in found["cheat"]["why"]
     assert found["llbg"]["status"] == "ok"
     assert result["verdict"]["complete"] is False
 

@@ -127,7 +127,7 @@ class AttackJob(Job):
             return Outcome(status="errored", why=str(error))
 
     def runs_foreign_code(self) -> bool:
-        return super().runs_foreign_code() or _has_foreign_defense(self.setting) or is_foreign(self.pair.attack)
+        return super().runs_foreign_code() or _has_foreign_defense(self.setting) or _has_foreign_leak(self.pair)
 
     def title(self) -> str:
         return f"{self.pair.id}, {self.setting.label}, seed {self.seed}"
@@ -155,7 +155,7 @@ class ControlJob(Job):
             return run_control(self.pair, process)
 
     def runs_foreign_code(self) -> bool:
-        return super().runs_foreign_code() or is_foreign(self.pair.attack)
+        return super().runs_foreign_code() or _has_foreign_leak(self.pair)
 
     def title(self) -> str:
         return f"controls of {self.pair.id}"
@@ -170,6 +170,16 @@ class ControlJob(Job):
 
 def _has_foreign_defense(setting: DefenseSetting) -> bool:
     return any(find("defenses", defense.name).is_plugin for defense in setting.chosen)
+
+
+def _has_foreign_leak(pair: Pair) -> bool:
+    """Whether metrics of others see the truth; the attack itself never runs in the worker."""
+    if not is_foreign(pair.attack):
+        return False
+    try:
+        return pair.facts.leak not in {entry.name for entry in entries("leaks") if not entry.is_plugin}
+    except FedspillError:
+        return False
 
 
 _KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in (RecordJob, AttackJob, ControlJob)}

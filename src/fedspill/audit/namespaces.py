@@ -42,14 +42,19 @@ def die_with_parent() -> None:
 def seal(hidden: Sequence[Path]) -> str:
     """Moves this process into namespaces where `hidden` folders are empty; why not, or an empty string if it is done.
 
-    It returns in a child process, the first of its own world: when that ends, the system ends whatever it started.
+    It returns in a child process. Sealed, that is the first of its own world, and when it ends, the system ends
+    whatever it started. In any case its parent, which only waits, adopts whatever the child leaves behind.
     """
+    become_subreaper()
     if sys.platform != "linux":
+        _go_on_in_child()
         return "this system has no namespaces"
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PIDS | _NEW_NET | _NEW_IPC):
-        return f"the system allows no user namespaces ({os.strerror(ctypes.get_errno())})"
+        why = os.strerror(ctypes.get_errno())
+        _go_on_in_child()
+        return f"the system allows no user namespaces ({why})"
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -59,6 +64,7 @@ def seal(hidden: Sequence[Path]) -> str:
             _mount(libc, "tmpfs", str(folder), "tmpfs", _READ_ONLY)
     except OSError as error:
         # Half a seal is no seal, and the caller must know; it has lost nothing that it needs.
+        _go_on_in_child()
         return f"the system allows no mounts in a namespace ({error.strerror})"
     _go_on_in_child()
     with suppress(OSError):  # refused in many containers; a foreign process is out of reach all the same
@@ -76,11 +82,9 @@ def _go_on_in_child() -> None:
     """A process enters its new world of processes only by a child; the parent waits and ends as that one does."""
     child = os.fork()
     if child == 0:
+        die_with_parent()
         return
     die_with_parent()  # once more: the change of user took it back
-    for descriptor in (0, 1):  # so that the pipes end with the child
-        with suppress(OSError):
-            os.close(descriptor)
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedspill.attack import ActiveAttack
+from fedspill.audit.fork_server import fork
 from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
 from fedspill.audit.planted_run import Planter
 from fedspill.audit.process_tree import end_tree
@@ -41,8 +40,6 @@ from fedspill.registry import entries, find, load_leak, make, options_of
 from fedspill.threat import Needs, ThreatModel, needs
 from fedspill.trace import Trace
 
-# What a process of Python and torch needs to run; no secret of the auditor's shell, and not where data lie.
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES")
 _MOST_WORDS = 2000
 
 
@@ -141,15 +138,7 @@ class AttackProcess:
     """The other process and our side of its pipes."""
 
     def __init__(self, hidden: Sequence[Path]) -> None:
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.attack_process", *map(str, hidable(hidden))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
+        self._process = fork(hidable(hidden))
         self.unsealed = str(self._answer().head.get("unsealed", ""))  # why it could see more than it is given
 
     def __enter__(self) -> Self:
@@ -170,16 +159,14 @@ class AttackProcess:
 
     def ask(self, frame: Frame) -> Frame:
         """The answer to one order; an error there is raised here, in the words it was given."""
-        assert self._process.stdin is not None
         try:
-            write_frame(self._process.stdin, frame)  # type: ignore[arg-type]
+            write_frame(self._process.orders, frame)
         except (BrokenPipeError, OSError):
             raise AttackFailed("Its process ended before it answered.") from None
         return self._answer()
 
     def _answer(self) -> Frame:
-        assert self._process.stdout is not None
-        answer = read_frame(self._process.stdout)  # type: ignore[arg-type]
+        answer = read_frame(self._process.answers)
         if answer is None:
             raise AttackFailed("Its process ended before it answered.")
         error = answer.head.get("error")
@@ -198,9 +185,7 @@ class AttackProcess:
 
     def close(self) -> None:
         end_tree(self._process.pid)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
+        for pipe in (self._process.orders, self._process.answers):
             with suppress(OSError):
                 pipe.close()
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 
 from fedspill.errors import UsageError
-from fedspill.files import write_bytes
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON to this file.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of real data sets (default: FEDSPILL_DATA, then ./data).")]
@@ -58,7 +57,8 @@ def refuse_missing_device(device: str) -> None:
 def write_json(path: Path | None, value: object) -> None:
     if path is None:
         return
-    try:
-        write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    from fedspill.files import write_bytes  # it brings torch, which listing does without
+
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
