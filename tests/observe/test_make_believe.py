@@ -8,6 +8,7 @@ from torch import nn
 
 from fedspill.dataset import Examples
 from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.federation.local import state_of, train
 from fedspill.observe.make_believe import Workshop, stacks, train_stack
 from fedspill.training import LocalTraining, Tensors
@@ -35,6 +36,8 @@ def start_of(model: nn.Module) -> Tensors:
         (network(), replace(PLAIN, optimizer="adam", lr=0.01)),
         (network(nn.BatchNorm1d(5)), PLAIN),
         (network(nn.BatchNorm1d(5)), replace(PLAIN, batch_norm="eval")),
+        (network(), replace(PLAIN, algorithm="fedsgd", batch_size=8)),
+        (network(), LabelSmoothing(amount=0.3).local(PLAIN)),
     ],
 )
 def test_stacked_clients_send_what_the_loop_sends(model: nn.Module, training: LocalTraining) -> None:

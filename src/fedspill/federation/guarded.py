@@ -69,9 +69,9 @@ class GuardedTraining(LocalTraining):
         limits = [limit for limit in (rule.sample_clip() for rule in self.rules) if limit is not None]
         with _watched(model, self.rules):
             if limits:
-                gradients = clipped_mean(model, batch.x, self._targets, batch.y, min(limits), size, holder)
+                gradients = clipped_mean(model, batch.x, self.targets_of, batch.y, min(limits), size, holder)
             else:
-                gradients = _mean_gradient(model, batch.x, self._targets, batch.y)
+                gradients = _mean_gradient(model, batch.x, self.targets_of, batch.y)
         for rule in self.rules:
             gradients = rule.changed(gradients, size, rng)
         return gradients
@@ -83,7 +83,15 @@ class GuardedTraining(LocalTraining):
         steps = self.schedule(samples).steps
         return [(torch.rand(samples, generator=rng) < chance).nonzero().flatten() for _ in range(steps)]
 
-    def _targets(self, labels: Tensor, classes: int) -> Tensor:
+    @property
+    def changes_targets_alone(self) -> bool:
+        """Whether a step is the plain one but for what is learned."""
+        plain = (StepRule.watch, StepRule.sample_clip, StepRule.changed)
+        own = [(type(rule).watch, type(rule).sample_clip, type(rule).changed) for rule in self.rules]
+        return all(one == plain for one in own) and not any(rule.draws_at_random for rule in self.rules)
+
+    def targets_of(self, labels: Tensor, classes: int) -> Tensor:
+        """(samples, classes) what is learned of samples with these labels (samples,)."""
         # one_hot would do the same, but it reads values and so cannot run under vmap.
         targets = (labels[:, None] == torch.arange(classes, device=labels.device)).to(torch.get_default_dtype())
         for rule in self.rules:

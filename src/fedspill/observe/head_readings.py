@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.federation.local import load
-from fedspill.observe.path_bases import class_mean_weights, probe_head
+from fedspill.observe.path_bases import HeadProbe, class_mean_weights, probe_head
 from fedspill.observe.share_fits import positive
 from fedspill.training import Tensors
 
 SHARES_ALONE = ("shares of rows", "shares of bias")  # readings without a size
+RIDGE = 0.001  # of the mean variance of a sample's gradient, in the decomposition (as in Decaf's path, convention)
+MOST_NUMBERS = 20_000_000  # of single samples' gradients: with more the update is not decomposed (convention: memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,7 @@ class HeadReader:
     bias: str | None
     features: Tensor  # (classes, features) mean input of the last layer on samples of each class, less the common mean
     shows_presence: bool  # see `absent`
+    decomposer: Tensor | None  # (classes, outputs * (features + 1)); None where that would be too large
 
     @staticmethod
     def of(
@@ -35,7 +38,19 @@ class HeadReader:
         seen = probe_head(model, weight, own)
         means = class_mean_weights(seen.labels, classes) @ seen.features[:, :-1]
         positive_inputs = float(seen.features.min()) >= 0
-        return HeadReader(weight, bias, means - means.mean(0), positive_inputs and not decays)
+        numbers = len(own) * seen.errors.shape[1] * seen.features.shape[1]
+        return HeadReader(
+            weight,
+            bias,
+            means - means.mean(0),
+            positive_inputs and not decays,
+            decomposer(seen, classes, has_bias=bias is not None) if numbers <= MOST_NUMBERS else None,
+        )
+
+    def at(self, model: nn.Module, state: Tensors, own: Examples) -> HeadReader:
+        """The same reader for another state of the model, such as half-way of a client's training."""
+        found = HeadReader.of(model, state, self.weight, self.bias, own, len(self.features), decays=False)
+        return replace(found, shows_presence=self.shows_presence)
 
     @property
     def names(self) -> list[str]:
@@ -47,14 +62,18 @@ class HeadReader:
         rows    how far each class's weights rose in all, which is what LLG reads
         toward  how far they rose towards the inputs that samples of the class have: right for inputs of any sign
         bias    how far its bias rose, which is what EBI and LLBG read
+        parts   the least-squares decomposition of the whole layer's change into what each class's samples would send
         shares of either, without their size: an update that is smaller than any that was rehearsed is read by these
         """
         weights = scale * sent[self.weight].double().flatten(2)
         rows = weights.sum(2)
         found = {"rows": rows, "shares of rows": positive(rows), "toward": (weights * self.features).sum(2)}
+        bias = torch.zeros_like(rows)
         if self.bias is not None:
             bias = scale * sent[self.bias].double()
             found |= {"bias": bias, "shares of bias": positive(bias)}
+        if self.decomposer is not None:
+            found["parts"] = torch.cat([weights, bias[..., None]], 2).flatten(1) @ self.decomposer.T
         return found
 
     def absent(self, sent: Tensors) -> Tensor:
@@ -71,3 +90,24 @@ class HeadReader:
     def main(self) -> str:
         """The reading by which updates are held against rehearsals."""
         return "rows" if self.bias is None else "bias"
+
+
+def decomposer(probe: HeadProbe, classes: int, *, has_bias: bool) -> Tensor:
+    """(classes, outputs * (features + 1)) maps a change of the last layer to the share of each class in it.
+
+    A change is taken as a sum of the classes' mean gradients and of noise that scatters as single samples' gradients do
+    within their class: generalised least squares, inverted among the samples, of which there are fewer than weights.
+    """
+    member = class_mean_weights(probe.labels, classes)
+    features = probe.features if has_bias else torch.cat([probe.features[:, :-1], 0 * probe.features[:, -1:]], 1)
+    each = -(probe.errors[:, :, None] * features[:, None, :]).flatten(1)  # (n, outputs * (features + 1))
+    bases = member @ each
+    noise = (each - bases[probe.labels]) * member.mean(0).sqrt()[:, None]  # classes weigh the same
+    gram = noise @ noise.T
+    floor = RIDGE * float(gram.trace()) / each.shape[1] + 1e-30
+    inside = torch.linalg.solve(gram + floor * torch.eye(len(gram), dtype=gram.dtype), noise @ bases.T)
+    whitened = (bases - inside.T @ noise) / floor  # (classes, numbers) bases through the inverse covariance
+    products = whitened @ bases.T
+    steady = products + 1e-9 * products.diagonal().mean() * torch.eye(classes, dtype=products.dtype)
+    found: Tensor = torch.linalg.solve(steady, whitened)
+    return found

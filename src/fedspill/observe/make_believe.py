@@ -14,6 +14,7 @@ from torch.func import functional_call, replace_all_batch_norm_modules_, vmap
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
+from fedspill.federation.guarded import GuardedTraining
 from fedspill.federation.local import freeze_batch_norm, state_of, train
 from fedspill.messages import SERVER, Kind, Message, client
 from fedspill.training import LocalTraining, Tensors, is_single
@@ -95,7 +96,8 @@ def _seeded(rng: torch.Generator) -> torch.Generator:
 
 def stacks(model: nn.Module, start: Tensors, auxiliary: Examples, training: LocalTraining) -> bool:
     """Whether many clients can be trained as one model with a leading dimension."""
-    if type(training) is not LocalTraining or training.algorithm != "fedavg":
+    guarded = isinstance(training, GuardedTraining) and training.changes_targets_alone
+    if type(training) is not LocalTraining and not guarded:
         return False
     if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
         return False
@@ -120,6 +122,7 @@ def train_stack(
 ) -> Tensors:
     """The change (clients, ...) of each tensor in `names`, clients with auxiliary samples `rows` (clients, n).
 
+    Under FedSGD it is the gradient of one step instead, which is what such clients send.
     Batch norm takes each client's batch in training mode; its running statistics are nobody's feature and stay.
     """
     clients = len(rows)
@@ -138,8 +141,11 @@ def train_stack(
     with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
         torch.default_generator.manual_seed(int(torch.randint(1 << 62, (1,), generator=rng)))
         for step in _steps(rows, training, rng):
-            loss = _loss(forward(stacked, auxiliary.x[step]), auxiliary.y[step])
+            loss = _loss(forward(stacked, auxiliary.x[step]), auxiliary.y[step], training)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            if training.algorithm == "fedsgd":
+                sent = {name: gradient for name, gradient in zip(stacked, gradients, strict=True) if gradient is not None}
+                return {name: sent[name] if name in sent else torch.zeros(clients, *start[name].shape) for name in names}
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
@@ -156,10 +162,14 @@ def _steps(rows: Tensor, training: LocalTraining, rng: torch.Generator) -> Itera
         yield rows.gather(1, torch.stack(step))
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+def _loss(logits: Tensor, labels: Tensor, training: LocalTraining) -> Tensor:
     """The clients' mean losses, summed; logits (clients, b, outputs), labels (clients, b)."""
-    flat, size = logits.flatten(0, 1), labels.shape[1]
-    if is_single(flat):
-        wanted = labels.flatten().to(flat.dtype)
+    flat, size, single = logits.flatten(0, 1), labels.shape[1], is_single(logits.flatten(0, 1))
+    wanted = labels.flatten()
+    if isinstance(training, GuardedTraining):
+        wanted = training.targets_of(wanted.long(), 2 if single else flat.shape[1])
+        wanted = wanted[:, 1] if single else wanted
+    if single:
+        wanted = wanted.to(flat.dtype)
         return nn.functional.binary_cross_entropy_with_logits(flat.flatten(), wanted, reduction="sum") / size
-    return nn.functional.cross_entropy(flat, labels.flatten(), reduction="sum") / size
+    return nn.functional.cross_entropy(flat, wanted, reduction="sum") / size

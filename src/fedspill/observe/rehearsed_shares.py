@@ -106,6 +106,18 @@ class RoundScene:
         each = [({name: one.tensors[name][None] for name in names}, one.samples) for one in updates]
         return _Sent.joined([self._sent(*one) for one in each])
 
+    def half_way(self, update: SentUpdate) -> RoundScene:
+        """The round as one client saw it: the readings are for the model in the middle of its training."""
+        if self.shop.training.algorithm == "fedsgd":
+            return self
+        middle = {
+            name: tensor + 0.5 * update.tensors[name] if name in update.tensors and tensor.is_floating_point() else tensor
+            for name, tensor in self.base.items()
+        }
+        if not all(bool(tensor.isfinite().all()) for tensor in middle.values()):
+            return self
+        return replace(self, reader=self.reader.at(self.shop.model, middle, self.shop.auxiliary))
+
     def play(self, rows: Tensor, rng: torch.Generator) -> _Sent:
         """What make-believe clients with auxiliary samples `rows` (clients, n) send."""
         start = self.base if self.learnt is None else self.learnt
@@ -200,6 +212,7 @@ def _near(
     errors = max(begun, key=lambda one: one.precision).errors
     drawn = torch.randint(len(errors), (plan.near,), generator=rng)
     samples, labels = updates[0].samples, scenes[0].shop.auxiliary.y
+    scenes = [scene.half_way(update) for scene, update in zip(scenes, updates, strict=True)]
     asked = [scene.asked([update]) for scene, update in zip(scenes, updates, strict=True)]
     shown = torch.stack([one.present[0] for one in asked]).any(0)  # some round shows it
     counts = counts_of_shares(positive(centre + errors[drawn]), samples)
