@@ -8,6 +8,8 @@ from torch import nn
 
 from fedspill.dataset import Examples
 from fedspill.defenses.clip_noise import ClipNoise
+from fedspill.defenses.dp_sgd import DpSgd
+from fedspill.defenses.frozen_head import FrozenHead
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.federation.local import state_of, train
 from fedspill.observe.make_believe import Workshop, stacks, train_stack
@@ -38,6 +40,9 @@ def start_of(model: nn.Module) -> Tensors:
         (network(nn.BatchNorm1d(5)), replace(PLAIN, batch_norm="eval")),
         (network(), replace(PLAIN, algorithm="fedsgd", batch_size=8)),
         (network(), LabelSmoothing(amount=0.3).local(PLAIN)),
+        (network(), DpSgd(clip=0.05, noise_multiplier=0.0, sampling="shuffle").local(PLAIN)),
+        (network(), DpSgd(clip=0.05, noise_multiplier=0.0).local(replace(PLAIN, batch_size=8))),  # takes every sample
+        (network(), FrozenHead().local(PLAIN)),
     ],
 )
 def test_stacked_clients_send_what_the_loop_sends(model: nn.Module, training: LocalTraining) -> None:

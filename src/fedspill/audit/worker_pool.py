@@ -26,7 +26,7 @@ from fedspill.deployment.plan import LimitsPart
 
 MALFORMED = "its process gave a malformed answer"
 MOST_JSON = 1 << 30
-_GLANCE = 0.05  # seconds between two looks at time and memory
+_GLANCE = 0.25  # seconds between two looks at time and memory; an answer is taken when it comes
 
 
 @dataclass(frozen=True)

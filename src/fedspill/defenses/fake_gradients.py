@@ -34,7 +34,7 @@ class FakeGradients(Defense):
     name: ClassVar[str] = "fake-gradients"
     title: ClassVar[str] = "Send random values in the true order"
     paper: ClassVar[str] = "001"
-    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"reading": "clamped"}, {"reading": "ranks"})
+    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"reading": "ranks"},)
 
     reading: Literal["ranks", "clamped"] = "ranks"
     deviation: float = 1.1**0.5

@@ -63,18 +63,13 @@ class GuardedTraining(LocalTraining):
 
     def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: ParameterHolder) -> Tensors:
         """As `gradient_of`, where several parties hold the parameters: each clips the gradients of its own part."""
-        drawn = any(rule.draws_at_random for rule in self.rules)
-        # The size of a randomly drawn step is itself random, so its sum is divided by the expected size.
-        size = self.batch_size if drawn else len(batch)
-        limits = [limit for limit in (rule.sample_clip() for rule in self.rules) if limit is not None]
+        size = self.size_of(len(batch))
         with _watched(model, self.rules):
-            if limits:
-                gradients = clipped_mean(model, batch.x, self.targets_of, batch.y, min(limits), size, holder)
+            if self.clip is not None:
+                gradients = clipped_mean(model, batch.x, self.targets_of, batch.y, self.clip, size, holder)
             else:
                 gradients = _mean_gradient(model, batch.x, self.targets_of, batch.y)
-        for rule in self.rules:
-            gradients = rule.changed(gradients, size, rng)
-        return gradients
+        return self.changed(gradients, size, rng)
 
     def batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
         if not any(rule.draws_at_random for rule in self.rules):
@@ -84,11 +79,28 @@ class GuardedTraining(LocalTraining):
         return [(torch.rand(samples, generator=rng) < chance).nonzero().flatten() for _ in range(steps)]
 
     @property
-    def changes_targets_alone(self) -> bool:
-        """Whether a step is the plain one but for what is learned."""
-        plain = (StepRule.watch, StepRule.sample_clip, StepRule.changed)
-        own = [(type(rule).watch, type(rule).sample_clip, type(rule).changed) for rule in self.rules]
-        return all(one == plain for one in own) and not any(rule.draws_at_random for rule in self.rules)
+    def can_be_stacked(self) -> bool:
+        """Whether clients can take the step together: no rule hangs on the layers of one client's model."""
+        return all(type(rule).watch is StepRule.watch for rule in self.rules)
+
+    @property
+    def changes_gradients(self) -> bool:
+        return any(type(rule).changed is not StepRule.changed for rule in self.rules)
+
+    @property
+    def clip(self) -> float | None:
+        """The norm that every sample's gradient is clipped to, if any rule asks for it."""
+        return min((limit for rule in self.rules if (limit := rule.sample_clip()) is not None), default=None)
+
+    def size_of(self, samples: int) -> int:
+        """What a step's sum is divided by: its samples, or as many as expected where they are drawn at random."""
+        return self.batch_size if any(rule.draws_at_random for rule in self.rules) else samples
+
+    def changed(self, gradients: Tensors, size: int, rng: torch.Generator) -> Tensors:
+        """The gradients of a step after all rules."""
+        for rule in self.rules:
+            gradients = rule.changed(gradients, size, rng)
+        return gradients
 
     def targets_of(self, labels: Tensor, classes: int) -> Tensor:
         """(samples, classes) what is learned of samples with these labels (samples,)."""

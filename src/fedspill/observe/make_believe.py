@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, replace_all_batch_norm_modules_, vmap
+from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
@@ -61,7 +61,10 @@ class Workshop:
         return stacks(self.model, start, self.auxiliary, self.training)
 
     def _group(self) -> int:
-        return max(1, min(GROUP, GROUP_NUMBERS // sum(p.numel() for p in self.model.parameters())))
+        numbers = sum(p.numel() for p in self.model.parameters())
+        if isinstance(self.training, GuardedTraining) and self.training.clip is not None:
+            numbers *= self.training.batch_size  # every sample has a gradient of its own
+        return max(1, min(GROUP, GROUP_NUMBERS // numbers))
 
     def _sent(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
         alike = not any(type(defense).data is not Defense.data for defense in self.defenses)
@@ -96,7 +99,7 @@ def _seeded(rng: torch.Generator) -> torch.Generator:
 
 def stacks(model: nn.Module, start: Tensors, auxiliary: Examples, training: LocalTraining) -> bool:
     """Whether many clients can be trained as one model with a leading dimension."""
-    guarded = isinstance(training, GuardedTraining) and training.changes_targets_alone
+    guarded = isinstance(training, GuardedTraining) and training.can_be_stacked
     if type(training) is not LocalTraining and not guarded:
         return False
     if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
@@ -131,23 +134,22 @@ def train_stack(
         freeze_batch_norm(net)
     else:
         replace_all_batch_norm_modules_(net)
-    learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    learns = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     held = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     fixed = {name: start[name] for name in held if name in start and name not in learns}
     stacked = {name: start[name].expand(clients, *start[name].shape).clone().requires_grad_() for name in learns}
-    parameters = list(stacked.values())
-    optimizer = training.optimizer_for(parameters)
-    forward = vmap(lambda state, x: functional_call(net, {**fixed, **state}, (x,)), randomness="different")
+    optimizer = training.optimizer_for(stacked.values())
     with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
         torch.default_generator.manual_seed(int(torch.randint(1 << 62, (1,), generator=rng)))
         for step in _steps(rows, training, rng):
-            loss = _loss(forward(stacked, auxiliary.x[step]), auxiliary.y[step], training)
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            gradients = _gradients(net, fixed, stacked, auxiliary, step, training, rng)
             if training.algorithm == "fedsgd":
-                sent = {name: gradient for name, gradient in zip(stacked, gradients, strict=True) if gradient is not None}
-                return {name: sent[name] if name in sent else torch.zeros(clients, *start[name].shape) for name in names}
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+                sent = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+                return {
+                    name: sent[name] if name in sent else torch.zeros(clients, *start[name].shape) for name in names
+                }
+            for name, parameter in stacked.items():
+                parameter.grad = gradients[name]
             optimizer.step()
     return {
         name: stacked[name].detach() - start[name] if name in stacked else torch.zeros(clients, *start[name].shape)
@@ -155,21 +157,87 @@ def train_stack(
     }
 
 
-def _steps(rows: Tensor, training: LocalTraining, rng: torch.Generator) -> Iterator[Tensor]:
-    """Of each local step the auxiliary samples (clients, b) of all clients, each in an order of its own."""
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """One local step of all clients."""
+
+    rows: Tensor  # (clients, b) auxiliary samples; where clients take fewer than b, the rest is filled up with others
+    present: Tensor  # (clients, b) which of them are really taken
+
+
+def _steps(rows: Tensor, training: LocalTraining, rng: torch.Generator) -> Iterator[_Step]:
+    """The local steps, each client's samples in an order of its own."""
     orders = [training.batches(rows.shape[1], rng) for _ in rows]
     for step in zip(*orders, strict=True):
-        yield rows.gather(1, torch.stack(step))
+        taken = nn.utils.rnn.pad_sequence(list(step), batch_first=True)
+        sizes = torch.tensor([len(one) for one in step])
+        yield _Step(rows.gather(1, taken), torch.arange(taken.shape[1]) < sizes[:, None])
 
 
-def _loss(logits: Tensor, labels: Tensor, training: LocalTraining) -> Tensor:
-    """The clients' mean losses, summed; logits (clients, b, outputs), labels (clients, b)."""
-    flat, size, single = logits.flatten(0, 1), labels.shape[1], is_single(logits.flatten(0, 1))
-    wanted = labels.flatten()
-    if isinstance(training, GuardedTraining):
-        wanted = training.targets_of(wanted.long(), 2 if single else flat.shape[1])
+def _gradients(
+    net: nn.Module,
+    fixed: Tensors,
+    stacked: Tensors,
+    auxiliary: Examples,
+    step: _Step,
+    training: LocalTraining,
+    rng: torch.Generator,
+) -> dict[str, Tensor | None]:
+    """(clients, ...) what the optimizer of each client gets."""
+    rules = training if isinstance(training, GuardedTraining) else None
+    x, y = auxiliary.x[step.rows], auxiliary.y[step.rows]
+    sizes = [rules.size_of(taken) if rules else taken for taken in step.present.sum(1).tolist()]
+    weights = step.present / torch.tensor(sizes)[:, None]
+    if rules and rules.clip is not None:
+        found = _clipped(net, fixed, stacked, x, y, weights, rules, rules.clip)
+    else:
+        forward = vmap(lambda state, x: functional_call(net, {**fixed, **state}, (x,)), randomness="different")
+        losses = _losses(forward(stacked, x).flatten(0, 1), y.flatten(), rules)
+        loss = losses @ weights.flatten().to(losses)
+        gradients = torch.autograd.grad(loss, list(stacked.values()), allow_unused=True)
+        found = dict(zip(stacked, gradients, strict=True))
+    if rules and rules.changes_gradients:
+        known = {name: gradient for name, gradient in found.items() if gradient is not None}
+        each = [
+            rules.changed({name: gradient[index] for name, gradient in known.items()}, size, rng)
+            for index, size in enumerate(sizes)
+        ]
+        found |= {name: torch.stack([one[name] for one in each]) for name in known}
+    return found
+
+
+def _clipped(
+    net: nn.Module,
+    fixed: Tensors,
+    stacked: Tensors,
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    rules: GuardedTraining,
+    limit: float,
+) -> dict[str, Tensor | None]:
+    """The samples' gradients of each client, each clipped to norm `limit`, summed with `weights` (clients, b)."""
+
+    def loss(state: Tensors, one: Tensor, label: Tensor) -> Tensor:
+        return _losses(functional_call(net, {**fixed, **state}, (one[None],)), label[None], rules).sum()
+
+    of_samples = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    state = {name: tensor.detach() for name, tensor in stacked.items()}
+    each = vmap(of_samples, randomness="different")(state, x, y)
+    norms = sum(part.flatten(2).square().sum(2) for part in each.values()).sqrt()
+    scales = weights.to(norms) * (limit / norms.clamp_min(1e-12)).clamp_max(1)
+    return {name: torch.einsum("cn,cn...->c...", scales, part) for name, part in each.items()}
+
+
+def _losses(logits: Tensor, labels: Tensor, rules: GuardedTraining | None) -> Tensor:
+    """(samples,) of logits (samples, outputs) and labels (samples,)."""
+    single = is_single(logits)
+    wanted = labels
+    if rules:
+        wanted = rules.targets_of(wanted.long(), 2 if single else logits.shape[1])
         wanted = wanted[:, 1] if single else wanted
     if single:
-        wanted = wanted.to(flat.dtype)
-        return nn.functional.binary_cross_entropy_with_logits(flat.flatten(), wanted, reduction="sum") / size
-    return nn.functional.cross_entropy(flat, wanted, reduction="sum") / size
+        return nn.functional.binary_cross_entropy_with_logits(
+            logits.flatten(), wanted.to(logits.dtype), reduction="none"
+        )
+    return nn.functional.cross_entropy(logits, wanted, reduction="none")

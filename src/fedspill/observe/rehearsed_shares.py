@@ -111,7 +111,9 @@ class RoundScene:
         if self.shop.training.algorithm == "fedsgd":
             return self
         middle = {
-            name: tensor + 0.5 * update.tensors[name] if name in update.tensors and tensor.is_floating_point() else tensor
+            name: tensor + 0.5 * update.tensors[name]
+            if name in update.tensors and tensor.is_floating_point()
+            else tensor
             for name, tensor in self.base.items()
         }
         if not all(bool(tensor.isfinite().all()) for tensor in middle.values()):
