@@ -178,6 +178,11 @@ class Defense(ABC):
         """What leaves the client instead of `message`: clipped, noised, compressed, ..."""
         return message
 
+    @property
+    def takes_tensors_apart(self) -> bool:
+        """Whether `outgoing` changes each tensor without a look at the others; who wants one then needs no other."""
+        return type(self).outgoing is Defense.outgoing
+
     def effect(self) -> WireEffect:
         """What all of this does to a message, in numbers; attackers who know of the defense reckon with them."""
         return WireEffect()

@@ -49,6 +49,10 @@ class Compression(Defense):
         size = tensor.abs()
         return torch.where(size > _ranked(size.flatten(), dropped), tensor, 0)
 
+    @property
+    def takes_tensors_apart(self) -> bool:
+        return self.of == "every-tensor"
+
     def effect(self) -> WireEffect:
         if self.of == "head":
             return WireEffect(last_rows_dropped=self.drop)

@@ -50,6 +50,10 @@ class FakeGradients(Defense):
     def outgoing(self, message: Message, rng: torch.Generator) -> Message:
         return replace(message, tensors={name: self._faked(tensor, rng) for name, tensor in message.tensors.items()})
 
+    @property
+    def takes_tensors_apart(self) -> bool:
+        return True
+
     def effect(self) -> WireEffect:
         return WireEffect(only_order=True)
 

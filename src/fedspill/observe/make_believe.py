@@ -69,7 +69,8 @@ class Workshop:
     def _sent(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
         alike = not any(type(defense).data is not Defense.data for defense in self.defenses)
         if alike and len(rows) > 1 and self._stacks:
-            wanted = [name for name, tensor in start.items() if tensor.is_floating_point()] if self.defenses else names
+            apart = all(defense.takes_tensors_apart for defense in self.defenses)
+            wanted = names if apart else [name for name, tensor in start.items() if tensor.is_floating_point()]
             together = train_stack(self.model, start, self.auxiliary, rows, self.training, wanted, rng)
             if not self.defenses:
                 return together

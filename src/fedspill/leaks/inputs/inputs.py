@@ -13,7 +13,7 @@ from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.gradient_matching import classes_of, labels_from_attack, match_gradients
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.leak import INPUTS
-from fedspill.leaks.inputs.most_likely_batch import InputDistribution, most_likely_batch
+from fedspill.leaks.inputs.most_likely_batch import InputDistribution, may_be_sought, most_likely_batch
 from fedspill.leaks.inputs.observed_gradients import (
     INPUT_NEEDS,
     AttackedMessage,
@@ -55,7 +55,8 @@ class Reconstruction(Attack):
         effort, classes = RootSearchEffort(self.starts, peels=self.peels), classes_of(view, messages[0])
         knows_defense = KnownDefenses.known_to(view) is not None
         distribution = InputDistribution.known_to(view, classes) if knows_defense else None
-        labels = labels_from_attack("labels", view, rng) if distribution is not None else {}
+        sought = distribution is not None and any(map(may_be_sought, messages))
+        labels = labels_from_attack("labels", view, rng) if sought else {}
         answers = []
         for attacked in messages:
             shape = sample_shape(view, attacked)

@@ -63,6 +63,11 @@ class InputDistribution:
         return InputDistribution(means, directions * sizes.clamp_min(1e-12).sqrt(), float(x.min()), float(x.max()))
 
 
+def may_be_sought(attacked: AttackedMessage) -> bool:
+    """Whether the most likely batch is within reach: one step of few samples."""
+    return attacked.steps <= 1 and attacked.samples <= MOST_SAMPLES
+
+
 def most_likely_batch(
     attacked: AttackedMessage,
     shape: tuple[int, ...],
@@ -76,7 +81,7 @@ def most_likely_batch(
     """The most likely batch of one step; `labels` (samples,) by a label attack, `first` (k, *shape) one more start."""
     wire = KnownDefenses.known_to(view)
     assert wire is not None
-    if attacked.steps > 1 or attacked.samples > MOST_SAMPLES:
+    if not may_be_sought(attacked):
         return RecoveredInputs.none(
             "behind this defense, inputs are sought for one step of few samples only", tried=False
         )
