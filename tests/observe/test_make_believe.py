@@ -11,6 +11,7 @@ from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.frozen_head import FrozenHead
 from fedspill.defenses.label_smoothing import LabelSmoothing
+from fedspill.defenses.mixed_classes import MixedClasses
 from fedspill.federation.local import state_of, train
 from fedspill.observe.make_believe import Workshop, stacks, train_stack
 from fedspill.training import LocalTraining, Tensors
@@ -49,7 +50,7 @@ def test_stacked_clients_send_what_the_loop_sends(model: nn.Module, training: Lo
     start = start_of(model)
     assert stacks(model, start, SAMPLES, training)
     names = [name for name, _ in model.named_parameters()]
-    together = train_stack(model, start, SAMPLES, ROWS, training, names, torch.Generator().manual_seed(0))
+    together = train_stack(model, start, SAMPLES, list(ROWS), training, names, torch.Generator().manual_seed(0))
     for index, own in enumerate(ROWS):
         alone = train(model, start, SAMPLES.take(own), training, torch.Generator().manual_seed(0))
         for name in names:
@@ -96,3 +97,19 @@ def test_frozen_parameters_stay() -> None:
     model[0].requires_grad_(False)
     sent = Workshop(model, PLAIN, SAMPLES).send(start_of(model), ROWS, ["0.weight"], torch.Generator().manual_seed(0))
     assert not bool(sent["0.weight"].any())
+
+
+def test_clients_whose_data_a_defense_changes_are_trained_together_too() -> None:
+    """Topped-up clients have unequally many samples and steps; each sends what it would have sent alone."""
+    model, defense = network(), MixedClasses(level=1.0)
+    rows = torch.tensor([[0, 3, 6, 9, 0, 3, 1, 2], [0, 1, 2, 3, 4, 5, 6, 7], [1, 4, 7, 1, 4, 7, 1, 4]])
+    shop = Workshop(model, PLAIN, SAMPLES, (defense,))
+    start, names = start_of(model), [name for name, _ in model.named_parameters()]
+    sent = shop.send(start, rows, names, torch.Generator().manual_seed(0))
+    draws = torch.Generator().manual_seed(0)
+    for index, own in enumerate(rows):
+        topped = shop._examples(own, draws)
+        assert len(topped) > 8 or index == 1
+        alone = train(model, start, topped, PLAIN, torch.Generator().manual_seed(0))
+        for name in names:
+            assert torch.allclose(sent[name][index], alone[name], atol=1e-5), (index, name)

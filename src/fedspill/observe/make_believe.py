@@ -67,24 +67,42 @@ class Workshop:
         return max(1, min(GROUP, GROUP_NUMBERS // numbers))
 
     def _sent(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
-        alike = not any(type(defense).data is not Defense.data for defense in self.defenses)
-        if alike and len(rows) > 1 and self._stacks:
+        if len(rows) > 1 and self._stacks:
             apart = all(defense.takes_tensors_apart for defense in self.defenses)
             wanted = names if apart else [name for name, tensor in start.items() if tensor.is_floating_point()]
-            together = train_stack(self.model, start, self.auxiliary, rows, self.training, wanted, rng)
+            if not any(_changes_data(defense) for defense in self.defenses):
+                together = train_stack(self.model, start, self.auxiliary, list(rows), self.training, wanted, rng)
+            else:
+                together = self._together(start, [self._examples(own, rng) for own in rows], wanted, rng)
             if not self.defenses:
                 return together
             each = [{name: tensor[index] for name, tensor in together.items()} for index in range(len(rows))]
         else:
-            each = [self._alone(start, own, rng) for own in rows]
+            each = [train(self.model, start, self._examples(own, rng), self.training, _seeded(rng)) for own in rows]
         sent = [self._defended(moved, rows.shape[1], rng) for moved in each]
         return {name: torch.stack([one[name] for one in sent]) for name in names}
 
-    def _alone(self, start: Tensors, own: Tensor, rng: torch.Generator) -> Tensors:
+    def _examples(self, own: Tensor, rng: torch.Generator) -> Examples:
+        """What a client with auxiliary samples `own` trains on: a defense may have changed its data."""
         examples = self.auxiliary.take(own)
         for defense in self.defenses:
             examples = defense.data(examples, self.auxiliary, _seeded(rng))
-        return train(self.model, start, examples, self.training, _seeded(rng))
+        return examples
+
+    def _together(
+        self, start: Tensors, clients: Sequence[Examples], names: Sequence[str], rng: torch.Generator
+    ) -> Tensors:
+        """Clients with data of their own, as many at once as take equally many steps."""
+        joined = Examples.join(clients)
+        rows = torch.split(torch.arange(len(joined)), [len(own) for own in clients])
+        steps = [self.training.schedule(len(own)).steps for own in clients]
+        moved = {name: torch.zeros(len(clients), *start[name].shape) for name in names}
+        for count in sorted(set(steps)):
+            where = [index for index, own in enumerate(steps) if own == count]
+            part = [rows[index] for index in where]
+            for name, change in train_stack(self.model, start, joined, part, self.training, names, rng).items():
+                moved[name][where] = change
+        return moved
 
     def _defended(self, moved: Tensors, samples: int, rng: torch.Generator) -> Tensors:
         kind: Kind = "gradient" if self.training.algorithm == "fedsgd" else "update"
@@ -92,6 +110,10 @@ class Workshop:
         for defense in self.defenses:
             message = defense.outgoing(message, _seeded(rng))
         return dict(message.tensors)
+
+
+def _changes_data(defense: Defense) -> bool:
+    return type(defense).data is not Defense.data
 
 
 def _seeded(rng: torch.Generator) -> torch.Generator:
@@ -106,7 +128,7 @@ def stacks(model: nn.Module, start: Tensors, auxiliary: Examples, training: Loca
     if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
         return False
     try:
-        rows = torch.arange(2).remainder(len(auxiliary)).expand(2, 2)
+        rows = [torch.arange(2).remainder(len(auxiliary))] * 2
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "There is a performance drop")
             train_stack(model, start, auxiliary, rows, training, [], torch.Generator().manual_seed(0))
@@ -119,12 +141,14 @@ def train_stack(
     model: nn.Module,
     start: Tensors,
     auxiliary: Examples,
-    rows: Tensor,
+    rows: Sequence[Tensor],
     training: LocalTraining,
     names: Iterable[str],
     rng: torch.Generator,
 ) -> Tensors:
-    """The change (clients, ...) of each tensor in `names`, clients with auxiliary samples `rows` (clients, n).
+    """The change (clients, ...) of each tensor in `names`, each client with the auxiliary samples of its `rows`.
+
+    All of them must take equally many steps.
 
     Under FedSGD it is the gradient of one step instead, which is what such clients send.
     Batch norm takes each client's batch in training mode; its running statistics are nobody's feature and stay.
@@ -166,13 +190,13 @@ class _Step:
     present: Tensor  # (clients, b) which of them are really taken
 
 
-def _steps(rows: Tensor, training: LocalTraining, rng: torch.Generator) -> Iterator[_Step]:
+def _steps(rows: Sequence[Tensor], training: LocalTraining, rng: torch.Generator) -> Iterator[_Step]:
     """The local steps, each client's samples in an order of its own."""
-    orders = [training.batches(rows.shape[1], rng) for _ in rows]
+    orders = [[own[batch] for batch in training.batches(len(own), rng)] for own in rows]
     for step in zip(*orders, strict=True):
         taken = nn.utils.rnn.pad_sequence(list(step), batch_first=True)
         sizes = torch.tensor([len(one) for one in step])
-        yield _Step(rows.gather(1, taken), torch.arange(taken.shape[1]) < sizes[:, None])
+        yield _Step(taken, torch.arange(taken.shape[1]) < sizes[:, None])
 
 
 def _gradients(
