@@ -100,7 +100,7 @@ def test_sarif(written: Audited) -> None:
     assert kinds["unscored/curious-server"] == kinds["errored/curious-server"] == "open"
     (llbg,) = (rule for rule in rules if rule["id"] == "llbg")
     assert "Which classes did a client train on" in llbg["help"]["text"]
-    assert llbg["helpUri"].endswith("/leaks/labels.md")
+    assert "fedspill explain labels" in llbg["help"]["text"]
     lists = {taxonomy["name"]: {taxon["id"] for taxon in taxonomy["taxa"]} for taxonomy in run["taxonomies"]}
     for related in llbg["relationships"]:
         assert related["target"]["id"] in lists[related["target"]["toolComponent"]["name"]]

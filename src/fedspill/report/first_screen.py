@@ -30,6 +30,7 @@ class ShownRow:
     title: str
     cells: tuple[ShownCell, ...]
     tested: bool  # whether any cell has a figure
+    reason: str  # why not, of one without any: "not tested (a malicious server: ...)"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,16 @@ class FirstScreen:
     unhelped: str
     sure: tuple[str, ...]
 
+    @property
+    def tested(self) -> tuple[ShownRow, ...]:
+        """Rows of the table: those with a figure."""
+        return tuple(row for row in self.rows if row.tested)
+
+    @property
+    def untested(self) -> tuple[ShownRow, ...]:
+        """Rows without any figure: all that they have is a reason."""
+        return tuple(row for row in self.rows if not row.tested)
+
 
 def first_screen(result: AuditResult) -> FirstScreen:
     headline = result.headline
@@ -90,7 +101,18 @@ def first_screen(result: AuditResult) -> FirstScreen:
 def shown_row(row: LeakRow, result: AuditResult) -> ShownRow:
     cells = [row.cell(adversary.name) for adversary in result.adversaries]
     shown = tuple(shown_cell(cell, result) for cell in cells)
-    return ShownRow(row.leak, row.title, shown, any(cell is not None and cell.figure != "" for cell in cells))
+    tested = any(cell is not None and cell.figure != "" for cell in cells)
+    return ShownRow(row.leak, row.title, shown, tested, "" if tested else _reason(shown, result))
+
+
+def _reason(cells: tuple[ShownCell, ...], result: AuditResult) -> str:
+    """The reason that is nearest to a measurement: one of "not tested" before one of "cannot"."""
+    told = [(cell.kind == "cannot", place) for place, cell in enumerate(cells)]
+    if not told:
+        return ""
+    _, place = min(told)
+    adversary, cell = result.adversaries[place], cells[place]
+    return f"{cell.tag} ({adversary.who or adversary.name}: {cell.sub})"
 
 
 def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:

@@ -22,7 +22,9 @@ def render(result: AuditResult) -> str:
         lines += [f"- {text(line)}" for line in screen.banner] + [""]
     if screen.verdict:
         lines += [f"**{text(screen.verdict)}** ({screen.severity}). {text(screen.beside)}", ""]
-    lines += [text(screen.about), "", *_table(screen.rows, screen), ""]
+    lines += [text(screen.about), "", *_table(screen.tested, screen), ""]
+    lines += [f"- {text(row.title)}: {text(row.reason)}" for row in screen.untested]
+    lines += [""] if screen.untested else []
     if screen.left_out:
         lines += [text(screen.left_out), ""]
     failed = [finding for finding in result.findings if finding.status in ("unscored", "errored")]

@@ -21,7 +21,6 @@ SECURITY = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.5", "in
 
 
 DEFENSE_OFF = "defense-off"
-DOCUMENT = "https://github.com/fedspill/fedspill/blob/main/docs/leaks"
 # The public lists that leaks are nearest to; none of them speaks of federated learning.
 TAXONOMIES = {
     "NIST AI 100-2": ("NIST AI 100-2e2025", "https://doi.org/10.6028/NIST.AI.100-2e2025"),
@@ -104,8 +103,10 @@ def _rule(finding: Finding, worst: Severity, row: LeakRow | None) -> dict[str, A
     words = f"{row.title}. {row.question}" + (f" Nearest in public lists: {nearest}." if nearest else "")
     return rule | {
         "fullDescription": {"text": words},
-        "help": {"text": f"{words} The audit's report shows the evidence, who needs what, and what helps."},
-        "helpUri": f"{DOCUMENT}/{quote(row.leak)}.md",
+        "help": {
+            "text": f"{words} The audit's report shows the evidence, who needs what, and what helps; "
+            f"`fedspill explain {row.leak}` says how it is measured."
+        },
         "relationships": [
             {"target": {"id": entry, "toolComponent": {"name": name}}, "kinds": ["relevant"]}
             for name, entry in row.taxonomy.items()

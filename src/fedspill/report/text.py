@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedspill.audit.result import AuditResult
 from fedspill.report.clean import cleaned
-from fedspill.report.first_screen import FirstScreen, ShownCell, ShownRow, first_screen
+from fedspill.report.first_screen import FirstScreen, ShownCell, first_screen
 
 WIDTH = 100
 FIRST = 20  # columns of the leaks' names
@@ -42,16 +42,12 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
 
 def _table(screen: FirstScreen, width: int) -> list[str]:
     """Rows with a figure in columns; rows without any in one line each, since all they have is a reason."""
-    tested = [row for row in screen.rows if row.tested]
     columns = [who for who, _ in screen.columns]
     room = (width - FIRST) // max(len(columns), 1) - GAP
-    said = _row("", columns, room) if tested else []
-    for row in tested:
+    said = _row("", columns, room) if screen.tested else []
+    for row in screen.tested:
         said += _row(row.title, [_cell(cell) for cell in row.cells], room)
-    for row in screen.rows:
-        if not row.tested:
-            said += _untested(row, columns, width)
-    return said
+    return said + [_cut(f"{row.title}: {row.reason}", width) for row in screen.untested]
 
 
 def _row(title: str, cells: Sequence[str], room: int) -> list[str]:
@@ -73,15 +69,6 @@ def _cell(cell: ShownCell) -> str:
     if cell.kind == "undecided":
         return f"{cell.tag} {short}"
     return f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})" if short else f"{cell.tag}: {cell.sub}"
-
-
-def _untested(row: ShownRow, columns: Sequence[str], width: int) -> list[str]:
-    """The reason that is nearest to a measurement: one of "not tested" before one of "cannot"."""
-    told = next((cell for cell in row.cells if cell.kind != "cannot"), row.cells[0] if row.cells else None)
-    if told is None:
-        return []
-    who = columns[row.cells.index(told)].lower()
-    return [_cut(f"{row.title}: {told.tag} ({who}: {told.sub})", width)]
 
 
 def _filled(text: str, width: int, indent: str = "") -> list[str]:
