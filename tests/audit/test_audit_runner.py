@@ -138,7 +138,7 @@ def test_attacks_that_misbehave_hurt_nobody_else(tmp_path: Path, monkeypatch: py
     everybody = tiny(
         attacks=[*MISBEHAVING, "llbg"],
         adversaries=["curious-server"],
-        limits={"seconds": 10, "memory_mb": 1500},
+        limits={"seconds": 20, "memory_mb": 1500},
         workers=2,
     )
     result = audit(everybody, tmp_path / "all")

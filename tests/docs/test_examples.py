@@ -50,6 +50,7 @@ def test_the_readme_starts_with_the_two_commands() -> None:
     assert all(re.search(rf"^{command.split()[1]}:", makefile, re.MULTILINE) for command in first)
 
 
+@pytest.mark.timeout(900)
 def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_checkpoints(tmp_path)
