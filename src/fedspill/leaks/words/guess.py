@@ -32,7 +32,7 @@ class ClientText(Guess):
         if len(self.tokens) != len(self.of):
             raise AttackFailed(f"Expected a set of tokens for each of {len(self.of)} origins.")
         for tokens in self.tokens:
-            if not _are_tokens(tokens) or len(tokens.unique()) != len(tokens):
+            if not _are_tokens(tokens) or len(set(tokens.tolist())) != len(tokens):
                 raise AttackFailed("Expected the tokens of an origin as whole numbers from 0 up, each once.")
         if self.sequences is None:
             return

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from fedspill.errors import NotScored
 from fedspill.intervals import SHARE, Proof, Scale
@@ -40,8 +41,7 @@ class OfTokens(Metric[ClientText], ABC):
             values.append(len(found & real) / many)
             chance.append(len(commonest & real) / max(1, self.out_of(len(commonest), len(real))))
             trials.append(many)
-        shares = (torch.tensor(part, dtype=torch.float64) for part in (values, chance))
-        return Measured(*shares, torch.tensor(trials), *clusters_of(guess.of))
+        return Measured(_shares(values), _shares(chance), torch.tensor(trials), *clusters_of(guess.of))
 
 
 @final
@@ -102,9 +102,7 @@ class OfSequences(Metric[ClientText], ABC):
             guessed = [spoken(sequence.tolist(), text.silent) for sequence in sequences]
             values.append(self.value(guessed, text))
             chance.append(self.value(text.others, text))
-        shares = (torch.tensor(part, dtype=torch.float64) for part in (values, chance))
-        clusters, within = clusters_of(guess.of)
-        return Measured(*shares, clusters=clusters, within=within)
+        return Measured(_shares(values), _shares(chance), None, *clusters_of(guess.of))
 
     def scale(self, measured: Measured) -> Scale | None:
         return SHARE
@@ -175,8 +173,11 @@ class CertifiedSequences(Metric[ClientText]):
                 of.append(origin)
         if not of:
             raise NotScored("the attack vouches for no text")
-        shares = (torch.tensor(part, dtype=torch.float64) for part in (values, chance))
-        return Measured(*shares, torch.tensor(trials), *clusters_of(of))
+        return Measured(_shares(values), _shares(chance), torch.tensor(trials), *clusters_of(of))
+
+
+def _shares(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _right(guess: ClientText, place: int, truth: Truth) -> tuple[list[bool], list[bool]]:

@@ -38,15 +38,16 @@ class TrueText:
             raise NotScored("the inputs are no text")
         vocabulary = truth.clients[0].vocabulary if len(truth.clients) else None
         silent = frozenset() if vocabulary is None else vocabulary.marks | {vocabulary.padding}
-        pool = torch.cat([client.x.cpu() for client in truth.clients]) if len(truth.clients) else x
-        size = int(max(pool.max(), x.max())) + 1
-        frequency = torch.bincount(pool.flatten(), minlength=size) - torch.bincount(x.flatten(), minlength=size)
+        pool = _others(origin, truth) if len(truth.clients) else x[:0]
+        size = int(torch.cat([pool.flatten(), x.flatten()]).max()) + 1
+        frequency = torch.bincount(pool.flatten(), minlength=size)
         frequency[sorted(silent & set(range(size)))] = 0
-        drawn = torch.randint(len(pool), (len(x),), generator=generator(0, "other texts", *origin))
+        rng = generator(0, "other texts", *origin)
+        drawn = torch.randint(len(pool), (len(x),), generator=rng) if len(pool) else torch.zeros(0, dtype=torch.int64)
         return TrueText(
             [spoken(row, silent) for row in x.tolist()],
             [spoken(row, silent) for row in pool[drawn].tolist()],
-            frequency.clamp_min(0),
+            frequency,
             silent,
             vocabulary,
         )
@@ -65,6 +66,17 @@ class TrueText:
         if self.vocabulary is None:
             return list(sequence)
         return list(_WORD.findall(self.vocabulary.text(sequence).lower()))
+
+
+def _others(origin: Origin, truth: Truth) -> Tensor:
+    """(n, length) all texts of all clients but those that the origin trained on."""
+    used = truth.facts.get((origin, "used_samples"), torch.zeros(0, 2, dtype=torch.int64))
+    kept = []
+    for number, client in enumerate(truth.clients):
+        other = torch.ones(len(client), dtype=torch.bool)
+        other[used[used[:, 0] == number, 1]] = False
+        kept.append(client.x.cpu()[other])
+    return torch.cat(kept)
 
 
 def spoken(sequence: Sequence[int], silent: frozenset[int]) -> list[int]:
