@@ -25,7 +25,7 @@ from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.errors import FedspillError
 from fedspill.federation.local import accuracy, train
-from fedspill.leaks.words.dager import dager
+from fedspill.leaks.words.dager import Dager
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
@@ -92,7 +92,12 @@ def sentences(args: argparse.Namespace, *, marked: bool) -> Dataset:
 
 
 def network(args: argparse.Namespace, dataset: Dataset, *, causal: bool, **options: Any) -> TextTransformer:
-    sizes = {"layers": args.layers, "hidden": args.hidden, "heads": args.heads, "freeze_embeddings": not args.embeddings}
+    sizes = {
+        "layers": args.layers,
+        "hidden": args.hidden,
+        "heads": args.heads,
+        "freeze_embeddings": not args.embeddings,
+    }
     spec = make("models", "gpt" if causal else "bert", {**sizes, **options}).fitted_to(dataset)
     net = spec.build(dataset.shape, len(dataset.classes), seed=args.seed).to(args.device)
     assert isinstance(net, TextTransformer)
@@ -111,7 +116,9 @@ def network(args: argparse.Namespace, dataset: Dataset, *, causal: bool, **optio
         for parameter in frozen:
             parameter.requires_grad_(False)
         held = dataset.test.take(torch.arange(min(400, len(dataset.test)))).to(args.device)
-        print(f"trained {args.trained} steps: {accuracy(net, held):.2f} right on {len(held)} held-out texts", flush=True)
+        print(
+            f"trained {args.trained} steps: {accuracy(net, held):.2f} right on {len(held)} held-out texts", flush=True
+        )
     return net.eval()
 
 
@@ -138,7 +145,7 @@ def message(net: TextTransformer, batch: Examples, device: str, change: Change =
 def recover(attacked: AttackedText, marks: Marks, seed: int, method: str = "words") -> RecoveredText:
     rng = torch.Generator().manual_seed(seed)
     if method == "dager":
-        return dager(attacked, rng)
+        return Dager().recover(attacked)
     first = attacked.inputs_gradient(FIRST)
     return recover_text(attacked, [] if first is None else [first], marks, rng)
 
@@ -261,7 +268,11 @@ def rows_table(args: argparse.Namespace) -> None:
         for threat in ("curious-server", "eavesdropper", "curious-server-secagg"):
             plan = {**base, "training": training}
             if threat == "curious-server-secagg":  # sums of ten clients
-                few = {"clients": 200 if args.data != "made-up-sentences" else 40, "rounds": 20, "clients_per_round": 10}
+                few = {
+                    "clients": 200 if args.data != "made-up-sentences" else 40,
+                    "rounds": 20,
+                    "clients_per_round": 10,
+                }
                 plan["federation"] = few
             outcome, _, why = federation(args, "embedding-rows", threat, plan)
             print_scores(f"{label} | {threat}", outcome, why, ("token-precision", "token-recall"))
@@ -274,6 +285,10 @@ def print_scores(label: str, outcome: Any, why: str, names: Sequence[str]) -> No
     values = " | ".join(f"{outcome.scores[n].value:.3f}" if n in outcome.scores else "-" for n in names)
     first = outcome.scores[names[0]]
     print(f"| {label} | {first.n} | {values} | {first.chance:.3f} |", flush=True)
+
+
+def noise(sigma: float) -> dict[str, Any]:
+    return {"defenses": [{"name": "clip-noise", "clip": None, "sigma": sigma}]}
 
 
 def defenses_table(args: argparse.Namespace) -> None:
@@ -289,19 +304,16 @@ def defenses_table(args: argparse.Namespace) -> None:
         "training": {"algorithm": "fedsgd", "lr": 0.5, "batch_size": 4},
         "record": {"rounds": [0, args.federation_rounds - 1]},
     }
+    frozen = {"model": {**model, "freeze_embeddings": True}}
     cases: dict[str, dict[str, Any]] = {
         "none": {},
-        "embeddings frozen": {"model": {**model, "freeze_embeddings": True}},
+        "embeddings frozen": frozen,
         "LoRA, r = 8": {"model": {**model, "lora_rank": 8}},
         "batches of 16": {"training": {**base["training"], "batch_size": 16}},
-        "noise 1e-3": {"defenses": [{"name": "clip-noise", "clip": None, "sigma": 1e-3}]},
-        "noise 1e-2": {"defenses": [{"name": "clip-noise", "clip": None, "sigma": 1e-2}]},
-        "frozen, noise 1e-4": {
-            "model": {**model, "freeze_embeddings": True}, "defenses": [{"name": "clip-noise", "clip": None, "sigma": 1e-4}],
-        },
-        "frozen, noise 1e-3": {
-            "model": {**model, "freeze_embeddings": True}, "defenses": [{"name": "clip-noise", "clip": None, "sigma": 1e-3}],
-        },
+        "noise 1e-3": noise(1e-3),
+        "noise 1e-2": noise(1e-2),
+        "frozen, noise 1e-4": {**frozen, **noise(1e-4)},
+        "frozen, noise 1e-3": {**frozen, **noise(1e-3)},
         "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
         "secure aggregation": {"federation": {**base["federation"], "secure_aggregation": True}},
     }  # fmt: skip
@@ -312,7 +324,9 @@ def defenses_table(args: argparse.Namespace) -> None:
             outcome, right, why = federation(args, attack, threat, {**base, **changes})
             names = ("words-found", "token-precision", "token-recall", "exact-sequences")
             if outcome is None or outcome.status != "ok":
-                print(f"| {label} | {attack} | skipped: {(why or outcome.why)[:90]} | | | | | | {right:.3f} |", flush=True)
+                print(
+                    f"| {label} | {attack} | skipped: {(why or outcome.why)[:90]} | | | | | | {right:.3f} |", flush=True
+                )
                 continue
             values = " | ".join(f"{outcome.scores[n].value:.3f}" if n in outcome.scores else "-" for n in names)
             first = outcome.scores["words-found"]

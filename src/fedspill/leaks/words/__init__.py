@@ -1,5 +1,6 @@
 """Which words a client wrote: the leak, its guess, its metrics and its attacks."""
 
+from fedspill.leaks.words.dager import Dager
 from fedspill.leaks.words.embedding_rows import EmbeddingRows
 from fedspill.leaks.words.guess import ClientText
 from fedspill.leaks.words.leak import WORDS
@@ -13,11 +14,13 @@ from fedspill.leaks.words.metrics import (
     WordsFound,
 )
 from fedspill.leaks.words.next_words import NextWords
+from fedspill.leaks.words.words import WordsAttack
 
 __all__ = [
     "WORDS",
     "CertifiedSequences",
     "ClientText",
+    "Dager",
     "EmbeddingRows",
     "ExactSequences",
     "NextWords",
@@ -25,5 +28,6 @@ __all__ = [
     "Rouge2",
     "TokenPrecision",
     "TokenRecall",
+    "WordsAttack",
     "WordsFound",
 ]

@@ -144,9 +144,9 @@ def _read(message: Message, net: TextTransformer, view: View, device: str) -> At
     tensors = {name: message.tensors[name].to(device).float() for name in names}
     samples = int(message.info.get("examples", 1))
     of = Origin(message.round, message.sender)
-    training, schedule = _steps(view, samples)
     if not is_update(message):
         return AttackedText(of, net, tensors, samples, 1, None, True, True, 0.0)
+    training, schedule = _steps(view, samples)
     if training is None:
         size = sum(float(tensor.double().square().sum()) for tensor in tensors.values()) ** 0.5
         scaled = {name: -tensor / size for name, tensor in tensors.items()}
