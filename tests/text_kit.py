@@ -42,8 +42,8 @@ def recorded(objective: str = "class") -> MemoryTrace:
     Horizontal(network(objective), clients(), settings, seed=3, classes=2, recorder=trace, engine="loop").run()
     trace.protocol |= {
         "classes": 2,
-        "head_weight": "head.weight",
-        "head_bias": "head.bias",
+        "head_weight": None if objective == "next" else "head.weight",
+        "head_bias": None if objective == "next" else "head.bias",
         "algorithm": "fedavg",
         "weighting": "examples",
         "batch_size": 2,
