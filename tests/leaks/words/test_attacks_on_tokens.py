@@ -40,4 +40,3 @@ def test_an_attack_answers_or_says_why_not(name: str, objective: str) -> None:
         result = attempt(lambda view=view: attack(view, seed=1, limit=60))
         if isinstance(result, FedspillError):
             assert not isinstance(result, AttackFailed), f"{threat.name}: {result} from {result.__cause__!r}"
-
