@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -16,21 +16,49 @@ from fedspill.errors import DataMissing, InputRefused
 
 
 @dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What the numbers of a text stand for: the bytes of each token, and the tokens that stand for no text."""
+
+    pieces: tuple[bytes, ...]
+    padding: int  # fills up what is shorter than the longest
+    marks: frozenset[int] = frozenset()  # such as begin and end
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What a person reads; bytes that are no letter by themselves show as a replacement sign."""
+        silent = self.marks | {self.padding}
+        spoken = [self.pieces[token] for token in tokens if token not in silent and 0 <= token < len(self)]
+        return b"".join(spoken).decode("utf-8", errors="replace")
+
+
+@dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs x (n, ...) float32, labels y (n,) int64, and, where the data have them, the users (n,) they belong to."""
+    """Inputs x (n, ...) float32, labels y (n,) int64, and, where the data have them, the users (n,) they belong to.
+
+    Text has whole numbers as inputs, x (n, length) int64, and, where it is known, the vocabulary that they are of.
+    """
 
     x: Tensor
     y: Tensor
     users: Tensor | None = None
+    vocabulary: Vocabulary | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def is_text(self) -> bool:
+        return not self.x.is_floating_point()
+
     def take(self, indices: Tensor) -> Examples:
-        return Examples(self.x[indices], self.y[indices], None if self.users is None else self.users[indices])
+        users = None if self.users is None else self.users[indices]
+        return Examples(self.x[indices], self.y[indices], users, self.vocabulary)
 
     def to(self, device: torch.device | str) -> Examples:
-        return Examples(self.x.to(device), self.y.to(device), None if self.users is None else self.users.to(device))
+        users = None if self.users is None else self.users.to(device)
+        return Examples(self.x.to(device), self.y.to(device), users, self.vocabulary)
 
     @staticmethod
     def join(parts: Sequence[Examples]) -> Examples:
@@ -39,12 +67,16 @@ class Examples:
             torch.cat([part.x for part in parts]),
             torch.cat([part.y for part in parts]),
             torch.cat(users) if len(users) == len(parts) else None,
+            parts[0].vocabulary,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A loaded data set; image inputs are (n, channels, height, width) in [0, 1], tables (n, columns)."""
+    """A loaded data set; image inputs are (n, channels, height, width) in [0, 1], tables (n, columns).
+
+    Texts are (n, length) int64, a token in each place and padding behind the last.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -57,6 +89,15 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def is_text(self) -> bool:
+        return self.train.is_text
+
+    def as_numbers(self) -> Dataset:
+        """The same with whole numbers taken for measured ones."""
+        train, test = (replace(part, x=part.x.float()) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
 
 class DataSource(ABC):

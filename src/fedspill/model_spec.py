@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, final
+from typing import ClassVar, Self, final
 
 import torch
 from torch import nn
 
+from fedspill.dataset import Dataset
 from fedspill.errors import UsageError
 
 
@@ -21,6 +22,14 @@ class ModelSpec(ABC):
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """What the author writes: a freshly initialised network for inputs of `shape` and `classes` logits."""
+
+    def takes_text(self, shape: tuple[int, ...], classes: int) -> bool:
+        """Whether the network reads tokens, whole numbers, instead of measured values."""
+        return False
+
+    def fitted_to(self, dataset: Dataset) -> Self:
+        """The same architecture with what it takes from the data beside shape and classes, such as a vocabulary."""
+        return self
 
     @final
     def build(self, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:

@@ -127,7 +127,7 @@ class LocalTraining:
 
     def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
         """Puts the gradient of one local step into the parameters; federation/guarded.py changes it first."""
-        loss_of(_forward(model, batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+        batch_loss(model, batch).backward()  # type: ignore[no-untyped-call]
 
     def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
         """What a client sends under FedSGD."""
@@ -139,7 +139,7 @@ class LocalTraining:
 
 def gradient(model: nn.Module, examples: Examples) -> Tensors:
     """The mean gradient of the loss over `examples`, for every parameter that is trained."""
-    loss = loss_of(_forward(model, examples.x), examples.y)
+    loss = batch_loss(model, examples)
     names, parameters = zip(*trained(model).items(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
 
@@ -160,6 +160,28 @@ def _forward(model: nn.Module, x: Tensor) -> Tensor:
             remedy="Choose a batch size that leaves no such step, or batch_norm = 'eval'.",
         ) from None
     return logits
+
+
+def batch_loss(model: nn.Module, batch: Examples) -> Tensor:
+    """The mean loss over a batch: of its labels, or of every next token where the model predicts these."""
+    logits = _forward(model, batch.x)
+    if not is_next_token(logits):
+        return loss_of(logits, batch.y)
+    predicted, targets = next_tokens(logits, batch)
+    return nn.functional.cross_entropy(predicted, targets)
+
+
+def is_next_token(logits: Tensor) -> bool:
+    """Whether there is a row of logits for every place of a text, (n, length, tokens)."""
+    return logits.ndim == 3
+
+
+def next_tokens(logits: Tensor, batch: Examples) -> tuple[Tensor, Tensor]:
+    """Logits (m, tokens) and the token (m,) that follows, of every place that has one; padding follows nothing."""
+    targets = batch.x[:, 1:]
+    padding = None if batch.vocabulary is None else batch.vocabulary.padding
+    real = torch.ones_like(targets, dtype=torch.bool) if padding is None else targets != padding
+    return logits[:, :-1][real], targets[real]
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:

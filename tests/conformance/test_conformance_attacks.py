@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import text_kit
 import torch
 import vertical_kit
 from spine import CLASSES, attempt, fitting_adversary, knowledge, recorded
@@ -68,13 +69,21 @@ def vertical() -> Home:
     return Home(trace, lambda: {**knowledge(), "architecture": vertical_kit.plain}, roles, "party:1")
 
 
+@cache
+def text(objective: str) -> Home:
+    """Clients who write: a language model for attacks on what was predicted, else a classifier."""
+    return Home(text_kit.recorded(objective), lambda: text_kit.knowledge(objective), {}, "client:1")
+
+
 def made(name: str) -> Attack:
     attack: Attack = make("attacks", name, QUICK.get(name, {}))
     return attack
 
 
 def home_of(name: str) -> Home:
-    """Only a vertical federation sends batch indices."""
+    """Only a vertical federation sends batch indices; words are only where clients write."""
+    if load("attacks", name).leak.name == "words":
+        return text("next" if name == "next-words" else "class")
     return vertical() if any("batch" in group for group in load("attacks", name).needs.sees) else horizontal()
 
 

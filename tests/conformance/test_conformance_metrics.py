@@ -24,6 +24,7 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.leaks.words.guess import ClientText
 from fedspill.messages import SERVER
 from fedspill.metric import Metric, Score
 from fedspill.registry import entries, make
@@ -133,6 +134,16 @@ def perfect_attributes() -> Case:
     return guess, noted(rounds("aggregator"), target_members=members, target_values=values)
 
 
+def perfect_text() -> Case:
+    """Two texts of four tokens for each origin, no token in two of them."""
+    held = Examples(torch.arange(8 * ORIGINS).reshape(2 * ORIGINS, 4), torch.arange(2 * ORIGINS) % 2)
+    used = torch.stack([torch.zeros(2 * ORIGINS, dtype=torch.int64), torch.arange(2 * ORIGINS)], 1).split(2)
+    texts = [list(part) for part in held.x.split(2)]
+    sure = [torch.ones(2, dtype=torch.bool)] * ORIGINS
+    guess = ClientText(clients(), [torch.cat(part) for part in texts], texts, sure)
+    return guess, noted(clients(), used_samples=list(used)).beside([held])
+
+
 PERFECT: dict[type[Guess], Callable[[], Case]] = {
     LabelCounts: perfect_labels,
     Proportions: perfect_shares,
@@ -142,6 +153,7 @@ PERFECT: dict[type[Guess], Callable[[], Case]] = {
     Inputs: perfect_inputs,
     Membership: perfect_membership,
     Attributes: perfect_attributes,
+    ClientText: perfect_text,
 }
 
 

@@ -20,7 +20,8 @@ EXPECTED = "a fedspill Dataset or a tuple (x_train, y_train, x_test, y_test)"
 class CustomData(DataSource):
     """Calls `factory`, "package.module:function", which returns a Dataset or (x_train, y_train, x_test, y_test).
 
-    Inputs (n, ...) are taken as they are, as float32; labels (n,) are whole numbers from 0.
+    Inputs (n, ...) are taken as they are, as float32; labels (n,) are whole numbers from 0. Whole numbers (n, length)
+    from 0 up are tokens of a text where the model reads tokens, as one with torch.nn.Embedding does.
     """
 
     name = "custom"
@@ -40,6 +41,8 @@ class CustomData(DataSource):
         if train.x.shape[1:] != test.x.shape[1:]:
             shapes = f"{tuple(train.x.shape)} to train and {tuple(test.x.shape)} to test"
             raise InputRefused(f"{self.factory}: inputs must be alike but in number, got {shapes}.")
+        if train.is_text != test.is_text:
+            train, test = (Examples(part.x.float(), part.y) for part in (train, test))
         labels = torch.cat([train.y, test.y])
         count = int(labels.max()) + 1 if len(labels) else 0
         return Dataset(self.name, tuple(str(number) for number in range(count)), train, test)
@@ -51,7 +54,8 @@ class CustomData(DataSource):
             raise InputRefused(f"{self.factory}: y_{part} must be whole numbers of shape (n,), got {got}.")
         if inputs.ndim < 2 or inputs.is_complex():
             raise InputRefused(f"{self.factory}: x_{part} must be of shape (n, ...), got {tuple(inputs.shape)}.")
-        return Examples(inputs.float(), labels.long())
+        whole = inputs.dtype == torch.int64 and inputs.ndim == 2 and (not inputs.numel() or int(inputs.min()) >= 0)
+        return Examples(inputs if whole else inputs.float(), labels.long())
 
     def _tensor(self, what: str, value: Any) -> Tensor:
         try:

@@ -16,12 +16,13 @@ from fedspill.deployment import vertical_deployment as vertical
 from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records
 from fedspill.deployment.plan import Plan
 from fedspill.deployment.targets import attribute_columns, draw_targets
-from fedspill.errors import NoHead
+from fedspill.errors import NoHead, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
 from fedspill.messages import SERVER
+from fedspill.model_spec import ModelSpec
 from fedspill.models.heads import last_linear
 from fedspill.models.vertical import vertical_net
 from fedspill.partitions.shares import Shares, share_out
@@ -66,7 +67,9 @@ class Deployment:
         dataset: Dataset = make("datasets", plan.data.name, plan.data.options).load(data_dir)
         attribute_columns(plan.targets.attribute, dataset)  # refuses an attribute that is not there
         if plan.federation.kind == "vertical":
-            return Deployment._vertical(plan, dataset, data_dir)
+            return Deployment._vertical(plan, dataset.as_numbers(), data_dir)
+        spec: ModelSpec = make("models", plan.model.name, plan.model.options).fitted_to(dataset)
+        dataset = readable_by(spec, dataset)
         shares = share_out(
             dataset,
             make("partitions", plan.partition.name, plan.partition.options),
@@ -75,7 +78,6 @@ class Deployment:
             shadow=plan.adversary_data.shadow,
             rng=generator(plan.seed, "shares"),
         )
-        spec = make("models", plan.model.name, plan.model.options)
         build = partial(spec.build, dataset.shape, len(dataset.classes), seed=seed_of(plan.seed, "model"))
         return Deployment(plan, dataset, shares, plan.settings(), build, data_dir)
 
@@ -213,6 +215,24 @@ class Deployment:
     def with_defenses(self, *defenses: Any) -> Deployment:
         """The same deployment with these defenses on the wire, behind those in place."""
         return replace(self, settings=replace(self.settings, defenses=(*self.settings.defenses, *defenses)))
+
+
+def readable_by(spec: ModelSpec, dataset: Dataset) -> Dataset:
+    """The data as the model reads them; whole numbers that are no text may be measured values to it."""
+    reads_text = spec.takes_text(dataset.shape, len(dataset.classes))
+    if reads_text and not dataset.is_text:
+        raise UsageError(
+            f"The model {spec.name!r} reads text, and {dataset.name} is none.",
+            remedy="Choose another model, or a data set of text such as 'made-up-sentences'.",
+        )
+    if not reads_text and dataset.is_text:
+        if dataset.train.vocabulary is not None:
+            raise UsageError(
+                f"{dataset.name} is text, and the model {spec.name!r} reads measured values.",
+                remedy="Choose a model of text: 'gpt', 'bert', 'recurrent' or 'mean-embedding'.",
+            )
+        return dataset.as_numbers()
+    return dataset
 
 
 def labels_per_client(clients: Sequence[Examples]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fedspill.dataset import Examples
 from fedspill.errors import UsageError
-from fedspill.training import LocalTraining, Tensors, is_single, trained
+from fedspill.training import LocalTraining, Tensors, is_next_token, is_single, trained
 
 ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
@@ -166,6 +166,11 @@ def clipped_mean(
 
 
 def _loss(logits: Tensor, labels: Tensor, targets_of: _Targets) -> Tensor:
+    if is_next_token(logits):
+        raise UsageError(
+            "A defense that changes single steps knows classifiers; this model predicts every next token.",
+            remedy="Use a defense of what is sent, such as clip-noise.",
+        )
     if is_single(logits):
         two = targets_of(labels.long(), 2)
         return nn.functional.binary_cross_entropy_with_logits(logits.flatten(), two[:, 1])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedspill.dataset import Examples
-from fedspill.training import LocalTraining, Tensors, is_single, loss_of, trained
+from fedspill.training import LocalTraining, Tensors, is_next_token, is_single, loss_of, trained
 
 MOST_PARAMETERS = 160_000
 _STEPS_AT_ONCE = 8  # steps whose samples are copied together; more would save little time and cost memory
@@ -47,7 +47,10 @@ def why_not_stackable(model: nn.Module, examples: Examples, training: LocalTrain
     model.train()
     try:
         with torch.random.fork_rng(devices=[]):
-            loss = loss_of(model(examples.x[:1]), examples.y[:1])
+            logits = model(examples.x[:1])
+            if is_next_token(logits):
+                return "the model predicts every next token"
+            loss = loss_of(logits, examples.y[:1])
         if any(g is None for g in torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)):
             return "the model has parameters that it does not use"
         twice = {name: torch.stack([p.detach(), p.detach()]) for name, p in model.named_parameters()}
@@ -99,7 +102,7 @@ def _steps(clients: Sequence[Examples], batches: Sequence[Sequence[Tensor]]) -> 
         y = torch.stack([examples.y[index] for examples, index in zip(clients, indices, strict=True)])
         weight = [(torch.arange(b) < size[:, None]) / size[:, None] for b, size in zip(longest, sizes.T, strict=True)]
         for inputs, labels, w in zip(torch.split(x, longest, 1), torch.split(y, longest, 1), weight, strict=True):
-            yield inputs, labels, w.to(x)
+            yield inputs, labels, w.to(x if x.is_floating_point() else x.device)
 
 
 def _padded(step: Tensor, length: int) -> Tensor:

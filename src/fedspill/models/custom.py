@@ -28,6 +28,11 @@ class CustomModel(ModelSpec):
     factory: str
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        network = self._made(shape, classes)
+        self._check(network, shape, classes)
+        return network
+
+    def _made(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         function = self._function()
         arguments = _arguments(function, self.factory, shape, classes)
         try:
@@ -38,17 +43,31 @@ class CustomModel(ModelSpec):
             raise UsageError(
                 f"The factory {self.factory!r} must return a torch.nn.Module, but returned {type(network).__name__}."
             )
-        self._check(network, shape, classes)
         return network
 
+    def takes_text(self, shape: tuple[int, ...], classes: int) -> bool:
+        """Whether the network runs on whole numbers and on nothing else, as one that begins with embeddings does."""
+        with torch.random.fork_rng(devices=[]):
+            network = self._made(shape, classes)
+        zeros = torch.zeros(2, *shape)
+        return _fault(network, zeros) is not None and _fault(network, zeros.long()) is None
+
     def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-        """One pass over zeros must give a row of logits per input, or one logit where there are two classes."""
-        try:
-            output = forward_once(network, torch.zeros(2, *shape))
-        except Exception as error:
+        """One pass over zeros must give a row of logits per input, or one logit where there are two classes.
+
+        A model of text may give a row of logits for every place instead, to predict the token that comes next.
+        """
+        zeros = torch.zeros(2, *shape)
+        error = _fault(network, zeros)
+        if error is not None and _fault(network, zeros.long()) is None:
+            zeros, error = zeros.long(), None
+        if error is not None:
             raise UsageError(
                 f"The network of {self.factory!r} fails on inputs of shape {shape}: {type(error).__name__}: {error}."
             ) from error
+        output = forward_once(network, zeros)
+        if predicts_next(output, zeros):
+            return
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         wanted: list[object] = [(2, classes)] + ([(2, 1), (2,)] if classes == 2 else [])
         if got not in wanted:
@@ -85,6 +104,20 @@ class CustomModel(ModelSpec):
             raise UsageError(f"{self.factory!r} is a {type(found).__name__}, not a function.")
         function: Callable[..., Any] = found
         return function
+
+
+def predicts_next(output: object, x: Tensor) -> bool:
+    """Whether the network gave logits (n, length, tokens) for the token behind each of x (n, length)."""
+    return not x.is_floating_point() and isinstance(output, Tensor) and output.shape[:-1] == x.shape
+
+
+def _fault(network: nn.Module, x: Tensor) -> Exception | None:
+    """What the network raises on these inputs."""
+    try:
+        forward_once(network, x)
+    except Exception as error:
+        return error
+    return None
 
 
 def _arguments(

@@ -14,6 +14,7 @@ from fedspill.errors import NotApplicable
 from fedspill.messages import Message
 from fedspill.observe.last_layer import is_update
 from fedspill.trace import View
+from fedspill.training import is_next_token
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,10 @@ _Answers: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # mean, var
 def probabilities(model: nn.Module, x: Tensor, batch: int = 256) -> Tensor:
     """Softmax outputs (n, classes) in float64."""
     device = next(model.parameters()).device
-    return torch.cat([model(part.to(device)).double().softmax(1).cpu() for part in torch.split(x, batch)])
+    logits = [model(part.to(device)) for part in torch.split(x, batch)]
+    if any(is_next_token(part) for part in logits):
+        raise NotApplicable("The model predicts the next token of a text, not a class of it.")
+    return torch.cat([part.double().softmax(1).cpu() for part in logits])
 
 
 def class_confidence(model: nn.Module, labelled: Examples, classes: int) -> Tensor:

@@ -110,6 +110,7 @@ def attacked_messages(view: View, most: int, rng: torch.Generator) -> tuple[list
     if not messages:
         raise NotApplicable("No update or gradient was recorded for this adversary.")
     models = models_before(view)
+    refuse_text(view, models)
     found: list[AttackedMessage] = []
     notes: list[str] = []
     # Drawn over all messages, so that an unsound one does not change who else is looked at.
@@ -129,6 +130,13 @@ def attacked_messages(view: View, most: int, rng: torch.Generator) -> tuple[list
     if len(messages) > len(found):
         notes.append(f"{len(found)} of {len(messages)} messages were looked at, drawn at random")
     return sorted(found, key=lambda attacked: attacked.of), notes
+
+
+def refuse_text(view: View, models: dict[int, nn.Module]) -> None:
+    """Raises NotApplicable where inputs are tokens: whole numbers cannot be moved little by little."""
+    tokens = view.has("unlabelled_aux") and not view.knows("unlabelled_aux").is_floating_point()
+    if tokens or any(isinstance(_first_layer(model), nn.Embedding) for model in models.values()):
+        raise NotApplicable("The inputs are tokens of a text, not measured values.", remedy="The attack words reads them.")
 
 
 def guess_of(messages: Sequence[AttackedMessage], answers: Sequence[RecoveredInputs], notes: Sequence[str]) -> Inputs:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.training import is_single
+from fedspill.errors import NotApplicable
+from fedspill.training import is_next_token, is_single
 
 AT_ONCE = 256  # records in one forward pass
 _MOST = 1e6  # a loss that overflowed is as bad as any
@@ -14,6 +15,8 @@ _MOST = 1e6  # a loss that overflowed is as bad as any
 
 def losses(logits: Tensor, labels: Tensor) -> Tensor:
     """(records,) cross-entropy of each record; for a single logit the binary one."""
+    if is_next_token(logits):
+        raise NotApplicable("The model predicts the next token of a text, and this reads the class of a record.")
     if is_single(logits):
         return functional.binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits.dtype), reduction="none")
     return functional.cross_entropy(logits, labels, reduction="none")
@@ -22,8 +25,18 @@ def losses(logits: Tensor, labels: Tensor) -> Tensor:
 @torch.no_grad()
 def record_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """(records,) in float64, finite."""
-    parts = [
-        losses(model(some), labels)
-        for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
-    ]
+    parts = []
+    for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True):
+        logits = model(some)
+        parts.append(_text_losses(model, logits, some) if is_next_token(logits) else losses(logits, labels))
     return torch.cat(parts).double().nan_to_num(_MOST, _MOST, 0.0).clamp(max=_MOST)
+
+
+def _text_losses(model: nn.Module, logits: Tensor, x: Tensor) -> Tensor:
+    """(texts,) mean cross-entropy of the tokens that follow, for logits (texts, length, tokens); padding left out."""
+    paddings = [layer.padding_idx for layer in model.modules() if isinstance(layer, nn.Embedding)]
+    targets = x[:, 1:]
+    padding = next((padding for padding in paddings if padding is not None), None)
+    real = torch.ones_like(targets, dtype=torch.bool) if padding is None else targets != padding
+    each = functional.cross_entropy(logits[:, :-1].transpose(1, 2), targets, reduction="none")
+    return (each * real).sum(1) / real.sum(1).clamp_min(1)

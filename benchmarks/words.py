@@ -1,0 +1,376 @@
+"""Tables of the leak `words`: tokens, ROUGE, exact texts and false certificates on fresh batches of Rotten Tomatoes.
+
+    python benchmarks/words.py decoder --layers 12 --hidden 768 --heads 12 --batches 1,4,16,32 --n 20 --device cuda
+    python benchmarks/words.py encoder --layers 2 --hidden 256 --heads 4 --batches 1,2,4,8 --trained 100
+    python benchmarks/words.py fedavg | lora | rows | defenses
+
+Every row: n batches, means, the worst exact share, how many texts were certified and how many of those are wrong (it
+must be 0), and processor seconds of one batch. Batches are drawn by seed, and no constant was chosen on these seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedspill.attack_run import run_attack
+from fedspill.dataset import Dataset, Examples
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
+from fedspill.errors import FedspillError
+from fedspill.federation.local import accuracy, train
+from fedspill.leaks.words.dager import Dager
+from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.encoder_texts import Marks
+from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
+from fedspill.leaks.words.true_text import mean_rouge, share_exact, spoken
+from fedspill.models.text_transformer import TextTransformer
+from fedspill.registry import make
+from fedspill.threat import ADVERSARIES
+from fedspill.trace import MemoryTrace, Origin
+from fedspill.training import LocalTraining, batch_loss, gradient
+
+FIRST = "h.0.attn.c_attn"
+SEED = 9000  # of the first batch; prototypes used others
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+@dataclass
+class Row:
+    """The sums of one cell of a table."""
+
+    values: list[tuple[float, ...]] = field(default_factory=list)
+    certified: int = 0
+    false: int = 0
+
+    def add(self, found: RecoveredText, real: list[list[int]], dataset: Dataset, seconds: float) -> None:
+        vocabulary = dataset.train.vocabulary
+        assert vocabulary is not None
+        silent = vocabulary.marks | {vocabulary.padding}
+        guessed = [spoken(one, silent) for one in found.sequences]
+        tokens, truth = set(found.tokens.tolist()) - silent, {token for one in real for token in one}
+        hits = len(tokens & truth)
+        words = [[vocabulary.text(one).lower().split() for one in part] for part in (guessed, real)]
+        left = list(map(tuple, real))
+        for one, sure in zip(map(tuple, guessed), found.certified, strict=True):
+            self.certified += sure
+            self.false += sure and one not in left
+            if one in left:
+                left.remove(one)
+        exact = share_exact(guessed, real)
+        rouges = (mean_rouge(words[0], words[1], size) for size in (1, 2))
+        self.values.append((hits / max(1, len(tokens)), hits / len(truth), *rouges, exact, seconds))
+
+    def show(self, label: str) -> None:
+        mean = torch.tensor(self.values).mean(0).tolist()
+        worst = min(value[4] for value in self.values)
+        slowest = max(value[5] for value in self.values)
+        precision, recall, one, two, exact, _ = mean
+        print(
+            f"| {label} | {len(self.values)} | {precision:.3f} | {recall:.3f} | {one:.3f} | {two:.3f} | {exact:.3f} | "
+            f"{worst:.2f} | {self.certified} | {self.false} | {mean[5]:.1f} ({slowest:.1f}) |",
+            flush=True,
+        )
+
+
+def header(what: str) -> None:
+    names = "n | precision | recall | ROUGE-1 | ROUGE-2 | exact | worst exact | certified | false | CPU s (most)"
+    print(f"\n| {what} | {names} |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+
+
+def sentences(args: argparse.Namespace, *, marked: bool) -> Dataset:
+    options = {"marked": marked, "length": args.length + 2 * marked}
+    if args.data == "made-up-sentences":
+        return make("datasets", args.data, {"marked": marked, "sentences": 4000}).load()  # type: ignore[no-any-return]
+    return make("datasets", args.data, options).load(args.data_dir)  # type: ignore[no-any-return]
+
+
+def network(args: argparse.Namespace, dataset: Dataset, *, causal: bool, **options: Any) -> TextTransformer:
+    sizes = {
+        "layers": args.layers,
+        "hidden": args.hidden,
+        "heads": args.heads,
+        "freeze_embeddings": not args.embeddings,
+    }
+    spec = make("models", "gpt" if causal else "bert", {**sizes, **options}).fitted_to(dataset)
+    net = spec.build(dataset.shape, len(dataset.classes), seed=args.seed).to(args.device)
+    assert isinstance(net, TextTransformer)
+    if args.trained:
+        rng = torch.Generator().manual_seed(args.seed)
+        every = [parameter for parameter in net.parameters()]
+        frozen = [parameter for parameter in every if not parameter.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        optimizer = torch.optim.Adam(every, lr=args.trained_lr)
+        for _ in range(args.trained):
+            drawn = torch.randint(len(dataset.train), (16,), generator=rng)
+            optimizer.zero_grad()
+            batch_loss(net, dataset.train.take(drawn).to(args.device)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        held = dataset.test.take(torch.arange(min(400, len(dataset.test)))).to(args.device)
+        print(
+            f"trained {args.trained} steps: {accuracy(net, held):.2f} right on {len(held)} held-out texts", flush=True
+        )
+    return net.eval()
+
+
+def draw(dataset: Dataset, size: int, number: int) -> Examples:
+    """A batch of test texts, cut to its longest."""
+    rng = torch.Generator().manual_seed(SEED + 1000 * size + number)
+    batch = dataset.test.take(torch.randperm(len(dataset.test), generator=rng)[:size])
+    assert batch.vocabulary is not None
+    longest = int((batch.x != batch.vocabulary.padding).sum(1).max())
+    return Examples(batch.x[:, :longest], batch.y, vocabulary=batch.vocabulary)
+
+
+def texts_of(batch: Examples) -> list[list[int]]:
+    assert batch.vocabulary is not None
+    silent = batch.vocabulary.marks | {batch.vocabulary.padding}
+    return [spoken(row, silent) for row in batch.x.tolist()]
+
+
+def message(net: TextTransformer, batch: Examples, device: str, change: Change = dict) -> AttackedText:
+    sent = change(gradient(net, batch.to(device)))
+    return AttackedText(Origin(0, "client:0"), net, sent, len(batch), 1, None, True, True, 0.0)
+
+
+def recover(attacked: AttackedText, marks: Marks, seed: int, method: str = "words") -> RecoveredText:
+    rng = torch.Generator().manual_seed(seed)
+    if method == "dager":
+        return Dager().recover(attacked)
+    first = attacked.inputs_gradient(FIRST)
+    return recover_text(attacked, [] if first is None else [first], marks, rng)
+
+
+def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
+    dataset = sentences(args, marked=not causal)
+    net = network(args, dataset, causal=causal)
+    marks = Marks.seen_in(dataset.train.x[:100], net.wte.padding_idx)
+    kind = "decoder" if causal else "encoder"
+    weights = f"trained {args.trained}" if args.trained else "random"
+    header(f"{args.method}, {kind} {args.layers} x {args.hidden}, {weights}, B (tokens)")
+    for size in args.batches:
+        row, tokens = Row(), 0
+        for number in range(args.n):
+            batch = draw(dataset, size, number)
+            attacked = message(net, batch, args.device)
+            begin = time.process_time()
+            found = recover(attacked, marks, number, args.method)
+            row.add(found, texts_of(batch), dataset, time.process_time() - begin)
+            tokens += sum(map(len, texts_of(batch)))
+        row.show(f"{size} ({tokens // args.n})")
+
+
+def fedavg_table(args: argparse.Namespace) -> None:
+    """Local steps of plain SGD: on the whole batch, and on parts of it."""
+    dataset = sentences(args, marked=False)
+    net = network(args, dataset, causal=True)
+    header(f"decoder {args.layers} x {args.hidden}, B = {args.batches[0]}, local steps")
+    for steps, size, lr in ((1, 0, 0.1), (2, 0, 0.01), (10, 0, 0.01), (10, 0, 0.1), (8, 1, 0.01), (8, 1, 0.1)):
+        row, many = Row(), args.batches[0]
+        for number in range(args.n):
+            batch = draw(dataset, many, number).to(args.device)
+            per_step = size or many
+            training = LocalTraining(lr=lr, batch_size=per_step, steps=steps)
+            start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+            sent = train(net, start, batch, training, torch.Generator().manual_seed(number))
+            with torch.no_grad():
+                for name, parameter in net.named_parameters():
+                    parameter.copy_(start[name])
+            net.eval()
+            moved = {n: -sent[n] / (lr * steps) for n, p in net.named_parameters() if p.requires_grad}
+            sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
+            rounding = 2.0**-24 * sizes[0] / sizes[1]
+            whole = per_step == many
+            attacked = AttackedText(Origin(0, "c"), net, moved, many, steps, lr, whole, True, rounding)
+            begin = time.process_time()
+            found = recover(attacked, Marks(), number)
+            row.add(found, texts_of(batch), dataset, time.process_time() - begin)
+        row.show(f"{steps} of {size or 'all'}, lr {lr}")
+
+
+def lora_table(args: argparse.Namespace) -> None:
+    """Adapters on the first layer of every block; rounds on the same data, weights moving between them."""
+    dataset = sentences(args, marked=False)
+    header(f"decoder {args.layers} x {args.hidden} with LoRA, B = {args.batches[0]}, rank, rounds")
+    for rank in args.ranks:
+        net = network(args, dataset, causal=True, lora_rank=rank)
+        for rounds in args.rounds:
+            row = Row()
+            for number in range(args.n):
+                batch = draw(dataset, args.batches[0], number).to(args.device)
+                start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+                stacked: list[Tensor] = []
+                training = LocalTraining(lr=args.lora_lr, batch_size=len(batch), epochs=args.epochs)
+                state = start
+                for turn in range(rounds):
+                    sent = train(net, state, batch, training, torch.Generator().manual_seed(turn))
+                    stacked.append(sent[f"{FIRST}.lora_A.default.weight"])
+                    state = {name: tensor + sent.get(name, 0) for name, tensor in state.items()}
+                with torch.no_grad():
+                    for name, parameter in net.named_parameters():
+                        parameter.copy_(start[name])
+                net.eval()
+                attacked = AttackedText(Origin(0, "c"), net, {}, len(batch), 1, 1.0, False, False, 0.0)
+                begin = time.process_time()
+                moved = [part for part in stacked if bool(part.any())]
+                found = recover_text(attacked, moved, Marks(), torch.Generator().manual_seed(number))
+                row.add(found, texts_of(batch), dataset, time.process_time() - begin)
+            row.show(f"r = {rank}, {rounds}")
+
+
+def federation(args: argparse.Namespace, attack: str, threat: str, plan: dict[str, Any]) -> tuple[Any, float, Any]:
+    """An attack on a whole federation; its scores and the accuracy that is reached."""
+    deployment = Deployment.of(check_plan({"seed": args.seed, **plan}, "benchmark"), args.data_dir)
+    trace = MemoryTrace(deployment.protocol())
+    running = deployment.federation(trace, engine="loop")
+    running.run()
+    right = accuracy(running.model, deployment.dataset.test)
+    truth = trace.truth().beside(deployment.shares.clients)
+    try:
+        made = make("attacks", attack)
+        known = deployment.knowledge()
+        return run_attack(made, trace, ADVERSARIES[threat], knowledge=known, seed=1, truth=truth), right, ""
+    except FedspillError as error:
+        return None, right, str(error)
+
+
+def rows_table(args: argparse.Namespace) -> None:
+    """The rows of the embedding, over local training and adversaries."""
+    print("\n| local training | who | n | precision | recall | by guessing |\n|---|---|---|---|---|---|")
+    base = {
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
+        "model": {"name": "mean-embedding"},
+        "partition": {"name": "uniform-batch", "batch": 16},
+        "federation": {"clients": 40, "rounds": 2, "clients_per_round": 20},
+    }
+    trainings: dict[str, dict[str, Any]] = {
+        "FedSGD": {"algorithm": "fedsgd", "batch_size": 16},
+        "1 step": {"lr": 0.1, "batch_size": 16},
+        "8 steps": {"lr": 0.1, "batch_size": 4, "epochs": 2},
+        "80 steps": {"lr": 0.1, "batch_size": 4, "epochs": 20},
+        "8 steps, momentum": {"lr": 0.1, "momentum": 0.9, "batch_size": 4, "epochs": 2},
+        "8 steps, weight decay 0.01": {"lr": 0.1, "weight_decay": 0.01, "batch_size": 4, "epochs": 2},
+        "8 steps of Adam": {"optimizer": "adam", "lr": 0.001, "batch_size": 4, "epochs": 2},
+        "8 steps of Adam, decay 0.01": {
+            "optimizer": "adam", "lr": 0.001, "weight_decay": 0.01, "batch_size": 4, "epochs": 2,
+        },
+    }  # fmt: skip
+    for label, training in trainings.items():
+        for threat in ("curious-server", "eavesdropper", "curious-server-secagg"):
+            plan = {**base, "training": training}
+            if threat == "curious-server-secagg":  # sums of ten clients
+                few = {
+                    "clients": 200 if args.data != "made-up-sentences" else 40,
+                    "rounds": 20,
+                    "clients_per_round": 10,
+                }
+                plan["federation"] = few
+            outcome, _, why = federation(args, "embedding-rows", threat, plan)
+            print_scores(f"{label} | {threat}", outcome, why, ("token-precision", "token-recall"))
+
+
+def print_scores(label: str, outcome: Any, why: str, names: Sequence[str]) -> None:
+    if outcome is None or outcome.status != "ok":
+        print(f"| {label} | skipped: {why or outcome.why} |", flush=True)
+        return
+    values = " | ".join(f"{outcome.scores[n].value:.3f}" if n in outcome.scores else "-" for n in names)
+    first = outcome.scores[names[0]]
+    print(f"| {label} | {first.n} | {values} | {first.chance:.3f} |", flush=True)
+
+
+def noise(sigma: float) -> dict[str, Any]:
+    return {"defenses": [{"name": "clip-noise", "clip": None, "sigma": sigma}]}
+
+
+def defenses_table(args: argparse.Namespace) -> None:
+    """What each defense leaves, and what it costs on the sentiment task."""
+    print("\n| defense | attack | n | words found | precision | recall | exact | by guessing | accuracy |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    model = {"name": "gpt", "layers": 2, "hidden": 128}
+    base: dict[str, Any] = {
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
+        "model": model,
+        "partition": "iid",
+        "federation": {"clients": 24, "rounds": args.federation_rounds},
+        "training": {"algorithm": "fedsgd", "lr": 0.5, "batch_size": 4},
+        "record": {"rounds": [0, args.federation_rounds - 1]},
+    }
+    frozen = {"model": {**model, "freeze_embeddings": True}}
+    cases: dict[str, dict[str, Any]] = {
+        "none": {},
+        "embeddings frozen": frozen,
+        "LoRA, r = 8": {"model": {**model, "lora_rank": 8}},
+        "batches of 16": {"training": {**base["training"], "batch_size": 16}},
+        "noise 1e-3": noise(1e-3),
+        "noise 1e-2": noise(1e-2),
+        "frozen, noise 1e-4": {**frozen, **noise(1e-4)},
+        "frozen, noise 1e-3": {**frozen, **noise(1e-3)},
+        "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
+        "secure aggregation": {"federation": {**base["federation"], "secure_aggregation": True}},
+    }  # fmt: skip
+    for label, changes in cases.items():
+        secure = label == "secure aggregation"
+        for attack in ("embedding-rows", "words"):
+            threat = "curious-server-secagg" if secure else "curious-server"
+            outcome, right, why = federation(args, attack, threat, {**base, **changes})
+            names = ("words-found", "token-precision", "token-recall", "exact-sequences")
+            if outcome is None or outcome.status != "ok":
+                print(
+                    f"| {label} | {attack} | skipped: {(why or outcome.why)[:90]} | | | | | | {right:.3f} |", flush=True
+                )
+                continue
+            values = " | ".join(f"{outcome.scores[n].value:.3f}" if n in outcome.scores else "-" for n in names)
+            first = outcome.scores["words-found"]
+            print(f"| {label} | {attack} | {first.n} | {values} | {first.chance:.3f} | {right:.3f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses"))
+    parser.add_argument("--data", default="rotten-tomatoes")
+    parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--method", choices=("words", "dager"), default="words")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--batches", type=numbers, default=[1, 2, 4, 8])
+    parser.add_argument("--n", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--embeddings", action="store_true", help="embeddings are trained and sent")
+    parser.add_argument("--trained", type=int, default=0, help="steps that the model is trained before")
+    parser.add_argument("--trained-lr", type=float, default=3e-4)
+    parser.add_argument("--ranks", type=numbers, default=[4, 16, 64])
+    parser.add_argument("--rounds", type=numbers, default=[1, 4, 16])
+    parser.add_argument("--lora-lr", type=float, default=0.1)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--federation-rounds", type=int, default=30)
+    args = parser.parse_args()
+    torch.set_num_threads(1 if args.device == "cpu" else torch.get_num_threads())
+    tables: dict[str, Callable[[], None]] = {
+        "decoder": lambda: transformer_table(args, causal=True),
+        "encoder": lambda: transformer_table(args, causal=False),
+        "fedavg": lambda: fedavg_table(args),
+        "lora": lambda: lora_table(args),
+        "rows": lambda: rows_table(args),
+        "defenses": lambda: defenses_table(args),
+    }
+    tables[args.table]()
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    main()

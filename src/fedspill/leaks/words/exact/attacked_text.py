@@ -1,0 +1,188 @@
+"""What recovery of text starts from: for each message the transformer that was handed out and a step's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.dataset import Examples, Vocabulary
+from fedspill.errors import NotApplicable
+from fedspill.leaks.words.embedding_rows import readable
+from fedspill.messages import Message
+from fedspill.models.lora import LoraLinear
+from fedspill.models.text_transformer import Block, TextTransformer
+from fedspill.observe.last_layer import is_update
+from fedspill.observe.probe import models_before
+from fedspill.trace import Origin, View
+from fedspill.training import LocalTraining, Schedule, gradient
+
+_MOST_SAMPLES = 1 << 31
+_MOST_STEPS = 200  # that are simulated
+
+
+@dataclass(frozen=True, eq=False)
+class AttackedText:
+    """One message: the model it was handed, the mean gradient of its steps, and how these steps were made."""
+
+    of: Origin
+    net: TextTransformer
+    gradients: dict[str, Tensor]
+    samples: int
+    steps: int
+    lr: float | None  # of local steps; None for a gradient
+    whole: bool  # whether every step uses all samples, so that what was done can be done again
+    plain: bool  # whether the steps are those of plain SGD, as far as is known
+    rounding: float  # share of the gradient that float32 may have lost when the update was subtracted
+
+    @property
+    def width(self) -> int:
+        return self.net.wte.embedding_dim
+
+    @property
+    def first(self) -> Block:
+        block = self.net.h[0]
+        assert isinstance(block, Block)
+        return block
+
+    @property
+    def last(self) -> Block:
+        block = self.net.h[-1]
+        assert isinstance(block, Block)
+        return block
+
+    def inputs_gradient(self, layer: str) -> Tensor | None:
+        """A gradient (outputs, width) whose rows are made of the inputs of that layer, by the name of the layer."""
+        for name in (f"{layer}.weight", f"{layer}.lora_A.default.weight"):
+            if name in self.gradients:
+                return self.gradients[name]
+        return None
+
+    def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
+        """What a client with these texts would have sent, as a mean step gradient."""
+        batch = batch_of(sequences, labels, self.net)
+        if self.lr is None or self.steps == 1:
+            return gradient(self.net, batch)
+        start = {name: parameter.detach().clone() for name, parameter in self.net.named_parameters()}
+        parameters = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(parameters, lr=self.lr)
+        for _ in range(self.steps):
+            for name, value in gradient(self.net, batch).items():
+                self.net.get_parameter(name).grad = value
+            optimizer.step()
+        sent = {}
+        with torch.no_grad():
+            for name, parameter in self.net.named_parameters():
+                if parameter.requires_grad:
+                    sent[name] = (start[name] - parameter) / (self.lr * self.steps)
+                    parameter.grad = None
+                parameter.copy_(start[name])
+        return sent
+
+
+def batch_of(sequences: Sequence[Sequence[int]], labels: Sequence[int], net: TextTransformer) -> Examples:
+    """Texts as the model reads them, filled up with padding."""
+    padding = net.wte.padding_idx
+    longest = max(len(sequence) for sequence in sequences)
+    x = torch.full((len(sequences), longest), padding if padding is not None else 0, dtype=torch.int64)
+    for row, sequence in zip(x, sequences, strict=True):
+        row[: len(sequence)] = torch.tensor(sequence)
+    device = net.wte.weight.device
+    vocabulary = None if padding is None else Vocabulary((), padding)
+    return Examples(x.to(device), torch.tensor(labels, dtype=torch.int64, device=device), vocabulary=vocabulary)
+
+
+def attacked_texts(view: View, most: int, rng: torch.Generator, device: str) -> tuple[list[AttackedText], list[str]]:
+    """At most `most` messages, drawn at random among those that can be read, and notes on what was left out."""
+    model: nn.Module = view.knows("architecture")()
+    if not isinstance(model, TextTransformer):
+        has = any(isinstance(layer, nn.Embedding) for layer in model.modules())
+        what = "is no transformer over text of a known make" if has else "has no embedding: its inputs are no tokens"
+        raise NotApplicable(f"The model {what}.", remedy="embedding-rows reads any embedding." if has else "")
+    messages = [message for message in readable(view) if message.kind != "aggregate"]
+    if not messages:
+        raise NotApplicable("No update or gradient of a single client was recorded for this adversary.")
+    models, found, notes = models_before(view), [], []
+    for index in torch.randperm(len(messages), generator=rng).tolist():
+        message = messages[index]
+        net = models.get(message.round)
+        problem = "has no recorded model of its round" if net is None else _fault(message, net)
+        if problem is not None or not isinstance(net, TextTransformer):
+            notes.append(f"{message.sender} in round {message.round} was left out: its {message.kind} {problem}")
+        elif len(found) < most:
+            found.append(_read(message, net.to(device), view, device))
+    if not found:
+        raise NotApplicable(f"No message can be read. {'; '.join(notes[:2])}.")
+    if len(messages) > len(found) + len(notes):
+        notes.append(f"{len(found)} of {len(messages)} messages were looked at, drawn at random")
+    return sorted(found, key=lambda attacked: attacked.of), notes
+
+
+def _fault(message: Message, net: nn.Module) -> str | None:
+    """Why a message cannot be read, or None."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name, parameter in net.named_parameters():
+        if parameter.requires_grad:
+            tensor = message.tensors.get(name)
+            if tensor is None:
+                return f"does not hold {name}"
+            if tensor.shape != parameter.shape or not tensor.is_floating_point():
+                return f"has shape {tuple(tensor.shape)} of {tensor.dtype} at {name!r}"
+            total = total + tensor.double().square().sum()
+    if not bool(torch.isfinite(total)) or not 1e-60 < float(total) < 1e60:
+        return "has NaN, infinite or absurd values, or none but zeros"
+    examples = message.info.get("examples", 1)
+    if type(examples) is not int or not 1 <= examples <= _MOST_SAMPLES:
+        return f"says that it comes from {examples!r} examples"
+    return None
+
+
+def _read(message: Message, net: TextTransformer, view: View, device: str) -> AttackedText:
+    names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    tensors = {name: message.tensors[name].to(device).float() for name in names}
+    samples = int(message.info.get("examples", 1))
+    of = Origin(message.round, message.sender)
+    if not is_update(message):
+        return AttackedText(of, net, tensors, samples, 1, None, True, True, 0.0)
+    training, schedule = _steps(view, samples)
+    if training is None:
+        size = sum(float(tensor.double().square().sum()) for tensor in tensors.values()) ** 0.5
+        scaled = {name: -tensor / size for name, tensor in tensors.items()}
+        return AttackedText(of, net, scaled, samples, 1, 1.0, False, False, 0.0)
+    plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
+    found = {name: tensor / -(training.lr * schedule.steps) for name, tensor in tensors.items()}
+    weights = sum(float(net.get_parameter(name).detach().double().square().sum()) for name in names) ** 0.5
+    moved = sum(float(tensor.double().square().sum()) for tensor in tensors.values()) ** 0.5
+    whole = schedule.batch_size >= schedule.samples and schedule.steps <= _MOST_STEPS
+    rounding = 2.0**-24 * weights / moved
+    return AttackedText(of, net, found, samples, schedule.steps, training.lr, whole, plain, rounding)
+
+
+def _steps(view: View, samples: int) -> tuple[LocalTraining | None, Schedule]:
+    """How local steps were made, where the adversary knows it and it makes sense."""
+    one = Schedule(samples, samples)
+    if not all(view.has(word) for word in ("local_lr", "batch_size")):
+        return None, one
+    lr, size = view.knows("local_lr"), view.knows("batch_size")
+    epochs = view.knows("local_epochs") if view.has("local_epochs") else 1
+    said = view.knows("optimizer") if view.has("optimizer") else {}
+    numbers = type(size) is int and type(epochs) is int and min(size, epochs) >= 1 and max(size, epochs) < 1 << 31
+    if not numbers or not isinstance(lr, int | float) or not 1e-30 <= lr <= 1e30:
+        raise NotApplicable("The trace gives no learning rate, batch size and number of epochs that make sense.")
+    constants = said if isinstance(said, dict) else {"name": said}
+    training = LocalTraining(
+        optimizer=constants.get("name", "sgd"),
+        lr=lr,
+        momentum=constants.get("momentum", 0.0),
+        weight_decay=constants.get("weight_decay", 0.0),
+        batch_size=size,
+        epochs=epochs,
+    )
+    return training, Schedule(samples, size, epochs)
+
+
+def has_adapters(net: nn.Module) -> bool:
+    """Whether thin matrices are trained in the place of the weights."""
+    return any(isinstance(layer, LoraLinear) for layer in net.modules())

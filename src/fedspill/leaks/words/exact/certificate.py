@@ -1,0 +1,162 @@
+"""Which texts are vouched for: those that, given to the model, give back what the client sent.
+
+The head alone is not enough: a wrong order of tokens can leave a thousandth of it unexplained, and a right recovery
+from rounded numbers more than that. The whole gradient tells them apart by six orders of magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of
+from fedspill.leaks.words.exact.row_space import RowSpace, row_spaces
+
+CERTAIN = 1e-4  # share of the whole gradient that a certified batch may leave unexplained (benchmarks/words.py)
+MOST_ROUNDING = 1e-2  # share above which float32 leaves too little to be certain
+_AT_ONCE = 16  # texts in one pass
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Texts with their labels, a text as often as it was there, and the share of what was sent that they leave."""
+
+    sequences: list[list[int]]
+    labels: list[int]
+    unexplained: float
+
+
+@torch.no_grad()
+def features(attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """(texts, width) what the head reads of each."""
+    seen: list[Tensor] = []
+
+    def catch(module: Any, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0])
+
+    handle = attacked.net.head.register_forward_pre_hook(catch)
+    try:
+        for begin in range(0, len(sequences), _AT_ONCE):
+            part = sequences[begin : begin + _AT_ONCE]
+            attacked.net(batch_of(part, [0] * len(part), attacked.net).x)
+    finally:
+        handle.remove()
+    return torch.cat(seen)
+
+
+def by_head(attacked: AttackedText, candidates: Sequence[Sequence[int]]) -> Batch | None:
+    """The candidates that the head's gradient is made of, with labels and numbers, by least squares.
+
+    That gradient is the sum over samples of (probabilities - label) times features, divided by the samples.
+    """
+    head = attacked.gradients.get("head.weight")
+    if head is None or not candidates or len(candidates) >= attacked.width:
+        return None
+    read = features(attacked, candidates).double()
+    logits = read @ attacked.net.head.weight.detach().double().T
+    if attacked.net.head.bias is not None:
+        logits = logits + attacked.net.head.bias.detach().double()
+    probabilities = logits.softmax(-1)
+    solved = torch.linalg.lstsq(read.T.cpu(), head.double().T.cpu(), driver="gelsd").solution.to(read)
+    labels = solved.argmin(1)
+    expected = probabilities.gather(1, labels[:, None])[:, 0] - 1
+    times = (attacked.samples * solved.gather(1, labels[:, None])[:, 0] / expected).round().long()
+    times = times.clamp(0, attacked.samples)
+    sequences: list[list[int]] = []
+    chosen: list[int] = []
+    for sequence, label, many in zip(candidates, labels.tolist(), times.tolist(), strict=True):
+        sequences += [list(sequence)] * many
+        chosen += [label] * many
+    missed = (read.T @ solved - head.double().T).norm() / head.double().norm()
+    return Batch(sequences, chosen, float(missed))
+
+
+def unexplained(attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> float:
+    """The share of everything that was sent which these texts do not explain."""
+    mine = attacked.sent_by(sequences, labels)
+    left = sum(float((mine[name] - tensor).double().square().sum()) for name, tensor in attacked.gradients.items())
+    return float((left / sum(float(t.double().square().sum()) for t in attacked.gradients.values())) ** 0.5)
+
+
+def certain_below(attacked: AttackedText) -> float:
+    """The share that may be left unexplained; 0 where what the client did cannot be done again."""
+    if not attacked.plain or not attacked.whole or attacked.rounding > MOST_ROUNDING:
+        return 0.0
+    return max(CERTAIN, 10 * attacked.rounding)
+
+
+@dataclass(frozen=True, eq=False)
+class LastBlock:
+    """The gradient of the last block's feed-forward part, in which each text of a classifier has one direction only.
+
+    Only the token that the head reads counts there. So texts can be tested one by one, however many they are together.
+    """
+
+    space: RowSpace
+    gradient: Tensor  # (4 width, width)
+
+    @staticmethod
+    def of(attacked: AttackedText) -> LastBlock | None:
+        name = f"h.{len(attacked.net.h) - 1}.mlp.c_fc.weight"
+        if name not in attacked.gradients or attacked.net.every_place or attacked.steps > 1:
+            return None
+        spaces = row_spaces(attacked.gradients[name])
+        if not spaces or spaces[0].free < 8 or spaces[0].rank > attacked.samples:
+            return None
+        return LastBlock(spaces[0], attacked.gradients[name].double())
+
+    @property
+    def texts(self) -> int:
+        """How many different texts there are."""
+        return self.space.rank
+
+    def proven(self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> list[bool]:
+        """Of each text and label whether taking its part away takes one direction away, and nothing else.
+
+        That is so where its input lies among the rows, its signal among the columns, and both belong to each other
+        (Wedderburn 1934): signal' G^+ input = 1, with input and signal of this text in a batch of that size.
+        """
+        if not sequences:
+            return []
+        inputs, signals = self._inputs_and_signals(attacked, sequences, labels)
+        left, values, right = torch.linalg.svd(self.gradient, full_matrices=False)
+        rank = self.space.rank
+        left, values, right = left[:, :rank], values[:rank], right[:rank]
+        rows, columns = inputs @ right.T, signals @ left  # (texts, rank)
+        off_rows = (inputs - rows @ right).norm(dim=1) / inputs.norm(dim=1)
+        off_columns = (signals - columns @ left.T).norm(dim=1) / signals.norm(dim=1).clamp_min(1e-30)
+        belongs = (columns * rows / values).sum(1)
+        near = (off_rows < CERTAIN) & (off_columns < 10 * CERTAIN) & ((belongs - 1).abs() < 1e-3)
+        return [bool(sure) for sure in near]
+
+    def _inputs_and_signals(
+        self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """(texts, width) and (texts, 4 width) at the token that the head reads, in float64."""
+        net = attacked.net
+        inputs, signals = [], []
+        for begin in range(0, len(sequences), _AT_ONCE):
+            part = sequences[begin : begin + _AT_ONCE]
+            batch = batch_of(part, labels[begin : begin + _AT_ONCE], net)
+            caught: list[tuple[Tensor, Tensor]] = []
+
+            def catch(module: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
+                caught.append((given[0], output))  # noqa: B023
+
+            handle = attacked.last.mlp.c_fc.register_forward_hook(catch)
+            try:
+                logits = net(batch.x)
+            finally:
+                handle.remove()
+            loss = torch.nn.functional.cross_entropy(logits, batch.y, reduction="sum") / attacked.samples
+            (read, output) = caught[0]
+            (signal,) = torch.autograd.grad(loss, output)
+            place = torch.tensor([len(one) - 1 if net.causal else 0 for one in part], device=read.device)
+            rows = torch.arange(len(part), device=read.device)
+            inputs.append(read[rows, place].detach().double())
+            signals.append(signal[rows, place].double())
+        return torch.cat(inputs), torch.cat(signals)

@@ -1,0 +1,99 @@
+"""The row space of a linear layer's gradient: every input of that layer lies in it, unless they are too many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SPARE = 8  # dimensions that must stay free for a test to mean anything
+_ROUNDING = 2.0**-24  # of float32
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpace:
+    """Some of the leading directions of a gradient's rows."""
+
+    basis: Tensor  # (width, rank) orthonormal, float64
+    width: int
+
+    @property
+    def rank(self) -> int:
+        return self.basis.shape[1]
+
+    @property
+    def free(self) -> int:
+        return self.width - self.rank
+
+    @property
+    def level(self) -> float:
+        """The distance of a random vector of length 1."""
+        return float(max(self.free, 0) / self.width) ** 0.5
+
+    def distance(self, inputs: Tensor) -> Tensor:
+        """(n,) how far each of inputs (n, width) lies from the space, of its length, in float64."""
+        rows = inputs.to(self.basis)
+        rows = rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+        return (rows - (rows @ self.basis) @ self.basis.T).norm(dim=-1)
+
+    def outside(self, many: int, rng: torch.Generator, beside: Tensor | None = None) -> Tensor:
+        """(width, at most many) random orthonormal directions that are orthogonal to the space, and to `beside`."""
+        base = self.basis if beside is None else torch.cat([self.basis, beside.to(self.basis)[:, None]], 1)
+        fill = torch.randn(self.width, min(many, self.width - base.shape[1]), generator=rng, dtype=torch.float64)
+        q = torch.linalg.qr(torch.cat([base, fill.to(base)], 1))[0]
+        return q[:, base.shape[1] :]
+
+
+def row_spaces(gradient: Tensor) -> list[RowSpace]:
+    """The row space of gradient (outputs, width) at each rank that may be the right one, the likeliest first.
+
+    Rows are brought to one length first, so that those of queries and keys, far smaller than those of values, lie as
+    high above rounding. The likeliest rank is at the widest gap near rounding. Where local steps let the inputs drift
+    or noise was added there is no such gap: then at the widest one above, and where noise of that size would end.
+    """
+    rows = gradient.double()
+    sizes = rows.norm(dim=1)
+    rows = rows[sizes > sizes.max() * 1e-14]
+    if not len(rows) or not bool(torch.isfinite(rows).all()):
+        return []
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    _, values, directions = torch.linalg.svd(rows, full_matrices=False)
+    outputs, width = rows.shape
+    ranks = likely_ranks(values, outputs, width)
+    return [RowSpace(directions[:rank].T.contiguous(), width) for rank in ranks]
+
+
+def likely_ranks(values: Tensor, outputs: int, width: int) -> list[int]:
+    """Numbers of singular values (falling) that may be signal, the likeliest first, each once."""
+    many = len(values)
+    if many < width:  # fewer rows than dimensions: nothing shows the floor but float32 itself
+        floor = _ROUNDING * (1 + (outputs / width) ** 0.5)
+        return [max(1, int((values > 60 * floor).sum()))]
+    if many < 4:
+        return [many]
+    ratio = values[:-1] / values[1:].clamp_min(1e-300)
+    floor = max(_ROUNDING * (1 + (outputs / width) ** 0.5), float(values[-3]))
+    near = ratio.clone()
+    near[(values[1:] > 60 * floor) | (values[:-1] < 2 * floor)] = 0
+    place = int(near[:-1].argmax())
+    first = place + 1 if near[place] > 4 else max(1, int((values > 6 * floor).sum()))
+    least = min(SPARE, many - 4)
+    widest = least + int(ratio[least:-2].argmax()) + 1
+    found = dict.fromkeys((first, widest, _above_noise(values, outputs, width)))
+    return [rank for rank in found if 0 < rank <= width]
+
+
+def _above_noise(values: Tensor, outputs: int, width: int) -> int:
+    """Singular values above those of pure noise (Marchenko and Pastur 1967), its size read off the lower quarter."""
+    low, high = abs(outputs**0.5 - width**0.5), outputs**0.5 + width**0.5
+    quarter = low + 0.25 * (high - low)
+    scale = float(values[int(0.75 * width)]) / max(quarter, 1e-9)
+    return max(1, int((values > 1.15 * high * scale).sum()))
+
+
+def leading_space(gradient: Tensor, share: float) -> RowSpace:
+    """The strongest directions of gradient (outputs, width), as a share of the width; rows keep their lengths."""
+    width = gradient.shape[1]
+    directions = torch.linalg.svd(gradient.double(), full_matrices=False)[2]
+    return RowSpace(directions[: max(1, int(share * width))].T.contiguous(), width)

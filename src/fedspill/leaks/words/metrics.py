@@ -1,0 +1,208 @@
+"""Metrics of text: tokens found, their precision and recall, ROUGE, exact sequences, and certificates held to account.
+
+Chance is what the others' texts give to someone who saw no message: their commonest tokens, or texts of theirs drawn at
+random. That is more than an outsider has.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from fedspill.errors import NotScored
+from fedspill.intervals import SHARE, Proof, Scale
+from fedspill.leaks.words.guess import ClientText
+from fedspill.leaks.words.true_text import TrueText, mean_rouge, share_exact, spoken
+from fedspill.metric import Measured, Metric, clusters_of
+from fedspill.trace import Truth
+
+
+class OfTokens(Metric[ClientText], ABC):
+    """A share of tokens, whatever their order."""
+
+    guesses = ClientText
+    perfect: ClassVar[float] = 1.0
+
+    @abstractmethod
+    def out_of(self, guessed: int, real: int) -> int:
+        """How many tokens the right ones are held against."""
+
+    def measure(self, guess: ClientText, truth: Truth) -> Measured:
+        values, chance, trials = [], [], []
+        for origin, tokens in zip(guess.of, guess.tokens, strict=True):
+            text = TrueText.of(origin, truth)
+            real, commonest = text.tokens, text.commonest()
+            found = set(tokens.tolist()) - text.silent
+            many = max(1, self.out_of(len(found), len(real)))
+            values.append(len(found & real) / many)
+            chance.append(len(commonest & real) / max(1, self.out_of(len(commonest), len(real))))
+            trials.append(many)
+        return Measured(_shares(values), _shares(chance), torch.tensor(trials), *clusters_of(guess.of))
+
+
+@final
+@dataclass(frozen=True)
+class WordsFound(OfTokens):
+    """Share of a client's distinct tokens that were named; of more names than tokens, the surplus counts against it."""
+
+    name: ClassVar[str] = "words-found"
+    title: ClassVar[str] = "Words of a client found"
+
+    def out_of(self, guessed: int, real: int) -> int:
+        return max(guessed, real)
+
+    def measure(self, guess: ClientText, truth: Truth) -> Measured:
+        return replace(super().measure(guess, truth), proof=_proof(guess, truth))
+
+
+@final
+@dataclass(frozen=True)
+class TokenPrecision(OfTokens):
+    """Share of the tokens named that the client used."""
+
+    name: ClassVar[str] = "token-precision"
+    title: ClassVar[str] = "Named words that were used"
+
+    def out_of(self, guessed: int, real: int) -> int:
+        return guessed
+
+
+@final
+@dataclass(frozen=True)
+class TokenRecall(OfTokens):
+    """Share of the client's distinct tokens that were named."""
+
+    name: ClassVar[str] = "token-recall"
+    title: ClassVar[str] = "Used words that were named"
+
+    def out_of(self, guessed: int, real: int) -> int:
+        return real
+
+
+class OfSequences(Metric[ClientText], ABC):
+    """A value of sequences in their order; of an attack that reads none it is not scored."""
+
+    guesses = ClientText
+    perfect: ClassVar[float] = 1.0
+
+    @abstractmethod
+    def value(self, guessed: list[list[int]], text: TrueText) -> float:
+        """What these sequences are worth, from 0 to 1."""
+
+    def measure(self, guess: ClientText, truth: Truth) -> Measured:
+        if guess.sequences is None:
+            raise NotScored("the attack reads words, not their order")
+        values, chance = [], []
+        for origin, sequences in zip(guess.of, guess.sequences, strict=True):
+            text = TrueText.of(origin, truth)
+            guessed = [spoken(sequence.tolist(), text.silent) for sequence in sequences]
+            values.append(self.value(guessed, text))
+            chance.append(self.value(text.others, text))
+        return Measured(_shares(values), _shares(chance), None, *clusters_of(guess.of))
+
+    def scale(self, measured: Measured) -> Scale | None:
+        return SHARE
+
+
+class Rouge(OfSequences, ABC):
+    """Lin, ROUGE, 2004: F1 of common runs of words, each text beside its best guess."""
+
+    size: ClassVar[int]
+
+    def value(self, guessed: list[list[int]], text: TrueText) -> float:
+        return mean_rouge([text.units(one) for one in guessed], [text.units(one) for one in text.sequences], self.size)
+
+
+@final
+@dataclass(frozen=True)
+class Rouge1(Rouge):
+    """Common words."""
+
+    name: ClassVar[str] = "rouge-1"
+    title: ClassVar[str] = "Common words of texts, ROUGE-1"
+    paper: ClassVar[str] = "Lin, ROUGE, 2004"
+    size = 1
+
+
+@final
+@dataclass(frozen=True)
+class Rouge2(Rouge):
+    """Common pairs of neighbouring words."""
+
+    name: ClassVar[str] = "rouge-2"
+    title: ClassVar[str] = "Common pairs of words, ROUGE-2"
+    paper: ClassVar[str] = "Lin, ROUGE, 2004"
+    size = 2
+
+
+@final
+@dataclass(frozen=True)
+class ExactSequences(OfSequences):
+    """Share of a client's texts that came back token by token."""
+
+    name: ClassVar[str] = "exact-sequences"
+    title: ClassVar[str] = "Texts rebuilt word for word"
+
+    def value(self, guessed: list[list[int]], text: TrueText) -> float:
+        return share_exact(guessed, text.sequences)
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedSequences(Metric[ClientText]):
+    """Share of the sequences that the attack vouches for which are right; chance is that of all that it returned."""
+
+    name: ClassVar[str] = "certified-sequences"
+    title: ClassVar[str] = "Certified texts that are right"
+    guesses = ClientText
+    perfect: ClassVar[float] = 1.0
+
+    def measure(self, guess: ClientText, truth: Truth) -> Measured:
+        values, chance, trials, of = [], [], [], []
+        for place, origin in enumerate(guess.of):
+            right, certified = _right(guess, place, truth)
+            if any(certified):
+                vouched = [good for good, sure in zip(right, certified, strict=True) if sure]
+                values.append(sum(vouched) / len(vouched))
+                chance.append(sum(right) / len(right))
+                trials.append(len(vouched))
+                of.append(origin)
+        if not of:
+            raise NotScored("the attack vouches for no text")
+        return Measured(_shares(values), _shares(chance), torch.tensor(trials), *clusters_of(of))
+
+
+def _shares(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _right(guess: ClientText, place: int, truth: Truth) -> tuple[list[bool], list[bool]]:
+    """Of each sequence of one origin: whether it is one of the client's, and whether the attack vouches for it."""
+    if guess.sequences is None or guess.certified is None:
+        return [], []
+    text = TrueText.of(guess.of[place], truth)
+    left = list(map(tuple, text.sequences))
+    right = []
+    for sequence in guess.sequences[place]:
+        said = tuple(spoken(sequence.tolist(), text.silent))
+        right.append(said in left)
+        if right[-1]:
+            left.remove(said)
+    return right, guess.certified[place].tolist()
+
+
+def _proof(guess: ClientText, truth: Truth) -> Proof | None:
+    """How many texts the attack vouches for and has right, and how many it has wrong."""
+    if guess.sequences is None:
+        return None
+    proven = refuted = total = 0
+    for place, origin in enumerate(guess.of):
+        total += len(TrueText.of(origin, truth).sequences)
+        for right, sure in zip(*_right(guess, place, truth), strict=True):
+            proven += right and sure
+            refuted += sure and not right
+    return Proof(proven, total, refuted)

@@ -1,0 +1,106 @@
+"""The text that a message came from, what others wrote, and how far a guessed text agrees with it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from fedspill.dataset import Vocabulary
+from fedspill.errors import NotScored
+from fedspill.seeds import generator
+from fedspill.trace import Origin, Truth
+
+_WORD = re.compile(r"[a-z0-9]+")  # what ROUGE counts as a word
+
+
+@dataclass(frozen=True, eq=False)
+class TrueText:
+    """What an origin trained on, and all that the clients hold beside it."""
+
+    sequences: list[list[int]]
+    others: list[list[int]]  # as many sequences that it did not train on, drawn at random
+    frequency: Tensor  # (tokens,) how often all other texts use each token
+    silent: frozenset[int]  # padding and marks
+    vocabulary: Vocabulary | None
+
+    @staticmethod
+    def of(origin: Origin, truth: Truth) -> TrueText:
+        if not truth.has(origin, "inputs"):
+            raise NotScored(f"nothing is known of the texts of {origin.sender} in round {origin.round}")
+        x = truth.get(origin, "inputs")
+        if x.is_floating_point() or x.ndim != 2:
+            raise NotScored("the inputs are no text")
+        vocabulary = truth.clients[0].vocabulary if len(truth.clients) else None
+        silent = frozenset() if vocabulary is None else vocabulary.marks | {vocabulary.padding}
+        pool = _others(origin, truth) if len(truth.clients) else x[:0]
+        size = int(torch.cat([pool.flatten(), x.flatten()]).max()) + 1
+        frequency = torch.bincount(pool.flatten(), minlength=size)
+        frequency[sorted(silent & set(range(size)))] = 0
+        rng = generator(0, "other texts", *origin)
+        drawn = torch.randint(len(pool), (len(x),), generator=rng) if len(pool) else torch.zeros(0, dtype=torch.int64)
+        return TrueText(
+            [spoken(row, silent) for row in x.tolist()],
+            [spoken(row, silent) for row in pool[drawn].tolist()],
+            frequency,
+            silent,
+            vocabulary,
+        )
+
+    @property
+    def tokens(self) -> set[int]:
+        return {token for sequence in self.sequences for token in sequence}
+
+    def commonest(self) -> set[int]:
+        """As many tokens as were used, the commonest of the others' texts: the best guess without access."""
+        many = min(len(self.tokens), int((self.frequency > 0).sum()))
+        return set(self.frequency.topk(many).indices.tolist()) if many else set()
+
+    def units(self, sequence: Sequence[int]) -> list[Hashable]:
+        """The words of a sequence as ROUGE counts them; without a vocabulary its tokens."""
+        if self.vocabulary is None:
+            return list(sequence)
+        return list(_WORD.findall(self.vocabulary.text(sequence).lower()))
+
+
+def _others(origin: Origin, truth: Truth) -> Tensor:
+    """(n, length) all texts of all clients but those that the origin trained on."""
+    used = truth.facts.get((origin, "used_samples"), torch.zeros(0, 2, dtype=torch.int64))
+    kept = []
+    for number, client in enumerate(truth.clients):
+        other = torch.ones(len(client), dtype=torch.bool)
+        other[used[used[:, 0] == number, 1]] = False
+        kept.append(client.x.cpu()[other])
+    return torch.cat(kept)
+
+
+def spoken(sequence: Sequence[int], silent: frozenset[int]) -> list[int]:
+    return [token for token in sequence if token not in silent]
+
+
+def rouge(guessed: Sequence[Hashable], real: Sequence[Hashable], size: int) -> float:
+    """F1 of common runs of `size` words (Lin 2004)."""
+    found, wanted = (Counter(zip(*(words[i:] for i in range(size)), strict=False)) for words in (guessed, real))
+    if not found or not wanted:
+        return float(list(guessed) == list(real))
+    return 2 * (found & wanted).total() / (found.total() + wanted.total())
+
+
+def mean_rouge(guessed: Sequence[Sequence[Hashable]], real: Sequence[Sequence[Hashable]], size: int) -> float:
+    """Over the real sequences, each beside the guess that suits it best by single words; without one it counts 0."""
+    if not guessed or not real:
+        return 0.0
+    table = torch.tensor([[rouge(one, other, 1) for one in guessed] for other in real], dtype=torch.float64)
+    rows, columns = linear_sum_assignment(-table.numpy())
+    return sum(rouge(guessed[j], real[i], size) for i, j in zip(rows, columns, strict=True)) / len(real)
+
+
+def share_exact(guessed: Sequence[Sequence[int]], real: Sequence[Sequence[int]]) -> float:
+    """Share of the real sequences that were guessed token by token, each guess used once."""
+    common = Counter(map(tuple, guessed)) & Counter(map(tuple, real))
+    return common.total() / max(1, len(real))

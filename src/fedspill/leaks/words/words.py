@@ -1,0 +1,64 @@
+"""Words: our attack on text, tokens and whole sequences of transformers by linear algebra, with certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from fedspill.attack import Attack
+from fedspill.leaks.words.exact.attacked_text import AttackedText, attacked_texts, has_adapters
+from fedspill.leaks.words.exact.encoder_texts import Marks
+from fedspill.leaks.words.exact.recover import recover_text
+from fedspill.leaks.words.guess import ClientText
+from fedspill.leaks.words.leak import FROZEN_CONTROL, WORDS
+from fedspill.threat import needs
+from fedspill.trace import View
+
+_FIRST = "h.0.attn.c_attn"
+
+
+@final
+@dataclass(frozen=True)
+class WordsAttack(Attack):
+    """Tokens by the row space of the first layer, also where the embedding is frozen; then whole texts.
+
+    A decoder's texts are grown by prefixes, an encoder's arranged by what each token was told. A text is certified
+    where the model, given it, sends back what was observed. Adapters (LoRA) show few directions at a time, but of the
+    same inputs in every round, so that the messages of a client are read together. Does not apply to other
+    architectures (embedding-rows does), to sums of clients, and gives tokens alone where local steps are not plain SGD.
+    """
+
+    name: ClassVar[str] = "words"
+    title: ClassVar[str] = "Words and sentences, exact recovery from transformers"
+    paper: ClassVar[str] = "fedspill"
+    needs = needs(sees=["update|gradient", "model"], knows=["architecture"])
+    leak = WORDS
+    control = FROZEN_CONTROL
+
+    origins: int = 8  # messages that are attacked, drawn at random
+    device: str = "cpu"
+
+    def run(self, view: View, rng: torch.Generator) -> ClientText:
+        messages, notes = attacked_texts(view, self.origins, rng, self.device)
+        texts = view.knows("unlabelled_aux") if view.has("unlabelled_aux") else None
+        marks = Marks.seen_in(texts, messages[0].net.wte.padding_idx)
+        found = [recover_text(attacked, same_inputs(attacked, messages), marks, rng) for attacked in messages]
+        notes += dict.fromkeys(one.why for one in found if one.why)
+        return ClientText(
+            [attacked.of for attacked in messages],
+            [one.tokens for one in found],
+            [[torch.tensor(sequence) for sequence in one.sequences] for one in found],
+            [torch.tensor(one.certified, dtype=torch.bool) for one in found],
+            notes,
+        )
+
+
+def same_inputs(attacked: AttackedText, messages: Sequence[AttackedText]) -> list[Tensor]:
+    """The gradients of the first layer that have the same inputs: adapters leave these as they are in every round."""
+    of_one = messages if has_adapters(attacked.net) else [attacked]
+    parts = [one.inputs_gradient(_FIRST) for one in of_one if one.of.sender == attacked.of.sender]
+    return [part for part in parts if part is not None]

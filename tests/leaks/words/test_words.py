@@ -1,0 +1,240 @@
+"""What attacks on text find, where they must find nothing, and that no text is vouched for that was not there."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import text_kit
+import torch
+from torch import Tensor, nn
+
+from fedspill.attack_run import Outcome, run_attack
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
+from fedspill.errors import NotApplicable
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.certificate import LastBlock, unexplained
+from fedspill.leaks.words.exact.encoder_texts import Marks
+from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
+from fedspill.leaks.words.moved_rows import moved_rows
+from fedspill.messages import Message
+from fedspill.models.text_transformer import TextTransformer
+from fedspill.registry import make
+from fedspill.threat import ADVERSARIES, CURIOUS_SERVER
+from fedspill.trace import MemoryTrace, Origin
+from fedspill.training import LocalTraining, gradient
+
+FIRST = "h.0.attn.c_attn"
+
+
+def federation(training: LocalTraining, threat: str, attack: str, rounds: int = 1, **options: Any) -> Outcome:
+    """An attack on a federation of clients who write, held against the truth."""
+    trace, own = MemoryTrace(), text_kit.clients(marked=options.get("name") == "bert")
+    net = text_kit.network(**options)
+    Horizontal(net, own, Settings(rounds=rounds, training=training), 3, 2, trace, engine="loop").run()
+    trace.protocol |= {
+        "classes": 2,
+        "batch_size": training.batch_size,
+        "local_lr": training.lr,
+        "local_epochs": training.epochs,
+        "optimizer": {
+            "name": training.optimizer,
+            "momentum": training.momentum,
+            "weight_decay": training.weight_decay,
+        },
+    }
+    known = {"architecture": lambda: text_kit.network(seed=5, **options)}
+    truth = trace.truth().beside(own)
+    return run_attack(make("attacks", attack), trace, ADVERSARIES[threat], knowledge=known, seed=1, truth=truth)
+
+
+def values(outcome: Outcome, *names: str) -> list[float]:
+    return [outcome.scores[name].value for name in names]
+
+
+ONE_STEP = LocalTraining(lr=0.1, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        LocalTraining(algorithm="fedsgd", batch_size=2),
+        LocalTraining(lr=0.1, batch_size=1, epochs=4),
+        LocalTraining(lr=0.1, batch_size=1, epochs=4, momentum=0.9),
+        LocalTraining(lr=0.1, batch_size=1, epochs=4, weight_decay=0.01),
+        LocalTraining(lr=0.001, batch_size=1, epochs=4, optimizer="adam"),
+        LocalTraining(lr=0.001, batch_size=1, epochs=4, optimizer="adam", weight_decay=0.01),
+    ],
+    ids=["fedsgd", "steps", "momentum", "decay", "adam", "adam-decay"],
+)
+def test_rows_that_moved_are_the_words_whatever_the_optimizer(training: LocalTraining) -> None:
+    outcome = federation(training, "curious-server", "embedding-rows")
+    assert values(outcome, "token-precision", "token-recall") == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("threat", ["eavesdropper", "curious-server-secagg"])
+def test_the_wire_and_sums_show_rows_too(threat: str) -> None:
+    outcome = federation(ONE_STEP, threat, "embedding-rows")
+    assert values(outcome, "token-precision", "token-recall") == [1.0, 1.0]
+    assert outcome.senders == (["aggregator"] if threat.endswith("secagg") else [f"client:{i}" for i in range(4)])
+
+
+class OwnModel(nn.Module):
+    """As a user would write it: nothing of it is ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lookup = nn.Embedding(120, 8)
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.lookup(x).mean(1))
+        return logits
+
+
+def own_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randint(120, (80, 5), generator=rng), torch.randint(2, (80,), generator=rng)
+    return x[:60], y[:60], x[60:], y[60:]
+
+
+def test_a_model_of_ones_own_with_an_embedding_needs_no_configuration() -> None:
+    plan = {
+        "data": {"name": "custom", "factory": f"{__name__}:own_data"},
+        "model": {"name": "custom", "factory": f"{__name__}:OwnModel"},
+        "partition": {"name": "uniform-batch", "batch": 4},
+        "federation": {"clients": 6, "rounds": 1},
+        "training": {"batch_size": 2, "lr": 0.1},
+        "adversary_data": {"per_class": 2},
+    }
+    deployment = Deployment.of(check_plan(plan, "the test"))
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace).run()
+    for threat in ("curious-server", "eavesdropper", "curious-server-secagg"):
+        truth, known = trace.truth().beside(deployment.shares.clients), deployment.knowledge()
+        attack = make("attacks", "embedding-rows")
+        outcome = run_attack(attack, trace, ADVERSARIES[threat], knowledge=known, seed=1, truth=truth)
+        assert values(outcome, "token-precision", "token-recall") == [1.0, 1.0]
+
+
+def test_noise_on_every_row_hides_those_that_moved_less() -> None:
+    rng = torch.Generator().manual_seed(0)
+    change = torch.randn(500, 32, generator=rng, dtype=torch.float64)
+    assert len(moved_rows(change, torch.zeros(()))) <= 2, "noise alone marks next to nothing"
+    change[7] += 5
+    assert 7 in moved_rows(change, torch.zeros(())).tolist()
+
+
+def test_a_frozen_embedding_has_no_rows_to_read_but_the_first_layer_tells_the_texts() -> None:
+    with pytest.raises(NotApplicable, match="No embedding moves"):
+        federation(ONE_STEP, "curious-server", "embedding-rows", freeze_embeddings=True)
+    outcome = federation(ONE_STEP, "curious-server", "words", freeze_embeddings=True)
+    assert values(outcome, "words-found", "exact-sequences", "certified-sequences") == [1.0, 1.0, 1.0]
+
+
+def test_a_language_model_tells_what_it_was_to_predict() -> None:
+    outcome = federation(ONE_STEP, "curious-server", "next-words", objective="next")
+    assert values(outcome, "token-precision") == [1.0]
+    outcome = federation(ONE_STEP, "curious-server", "words", objective="next", freeze_embeddings=True)
+    assert values(outcome, "exact-sequences") == [1.0]
+
+
+def test_an_encoder_tells_its_texts() -> None:
+    outcome = federation(ONE_STEP, "curious-server", "words", name="bert", freeze_embeddings=True)
+    assert outcome.scores["token-recall"].value == 1.0
+    assert outcome.scores["exact-sequences"].value >= 0.75
+
+
+def test_several_steps_on_all_samples_are_done_again_to_certify() -> None:
+    training = LocalTraining(lr=0.01, batch_size=2, epochs=3)
+    outcome = federation(training, "curious-server", "words", freeze_embeddings=True)
+    assert values(outcome, "exact-sequences", "certified-sequences") == [1.0, 1.0]
+
+
+def test_adapters_show_more_words_the_more_rounds_are_read() -> None:
+    training = LocalTraining(lr=0.5, batch_size=2, epochs=3)
+    few, many = (
+        federation(training, "curious-server", "words", rounds, lora_rank=4).scores["token-recall"].value
+        for rounds in (1, 2)
+    )
+    assert many > few
+
+
+def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[list[int]]]:
+    data = text_kit.sentences().train
+    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:batch]
+    net = text_kit.network(freeze_embeddings=True, **options)
+    assert isinstance(net, TextTransformer)
+    sent = gradient(net, data.take(chosen))
+    real = [[token for token in row if token] for row in data.x[chosen].tolist()]
+    return AttackedText(Origin(0, "client:0"), net.eval(), sent, batch, 1, None, True, True, 0.0), real
+
+
+def recovered(message: AttackedText, seed: int = 0) -> RecoveredText:
+    first = message.inputs_gradient(FIRST)
+    assert first is not None
+    return recover_text(message, [first], Marks(), torch.Generator().manual_seed(seed))
+
+
+def altered(message: AttackedText, scale: float) -> AttackedText:
+    rng = torch.Generator().manual_seed(1)
+    size = {name: scale * float(t.square().mean().sqrt()) for name, t in message.gradients.items()}
+    noisy = {n: t + size[n] * torch.randn(t.shape, generator=rng) for n, t in message.gradients.items()}
+    return replace(message, gradients=noisy)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("batch", [1, 3, 6, 12])
+def test_no_text_is_certified_that_was_not_there(batch: int, scale: float) -> None:
+    """With too many texts, and with noise of every size, certificates may be missing but are never false."""
+    for seed in range(3):
+        message, real = attacked(batch, seed)
+        found = recovered(altered(message, scale) if scale else message)
+        sure = [one for one, good in zip(found.sequences, found.certified, strict=True) if good]
+        assert all(one in real for one in sure)
+        if not scale and batch <= 3:
+            assert sorted(sure) == sorted(real)
+
+
+def test_the_certificate_tells_a_wrong_order_and_a_wrong_label() -> None:
+    message, real = attacked(2, 4)
+    data = text_kit.sentences().train
+    labels = [int(data.y[(data.x[:, : len(one)] == torch.tensor(one)).all(1).nonzero()[0]]) for one in real]
+    swapped = [[real[0][1], real[0][0], *real[0][2:]], real[1]]
+    assert unexplained(message, real, labels) < 1e-5
+    assert unexplained(message, swapped, labels) > 1e-2
+    assert unexplained(message, real, [1 - labels[0], labels[1]]) > 1e-2
+    last = LastBlock.of(message)
+    assert last is not None
+    assert last.texts == 2
+    assert last.proven(message, real, labels) == [True, True]
+    assert last.proven(message, swapped, labels) == [False, True]
+    assert last.proven(message, real, [1 - labels[0], labels[1]]) == [False, True]
+
+
+def test_dager_reads_what_fits_into_the_dimensions_and_refuses_the_rest() -> None:
+    outcome = federation(ONE_STEP, "curious-server", "dager", freeze_embeddings=True)
+    assert outcome.scores["exact-sequences"].value >= 0.75
+    message, _ = attacked(16, 0)
+    assert make("attacks", "dager").recover(message).sequences == []
+
+
+def test_reports_hold_no_word_of_a_text() -> None:
+    outcome = federation(ONE_STEP, "curious-server", "words")
+    vocabulary = text_kit.sentences().train.vocabulary
+    assert vocabulary is not None
+    written = outcome.model_dump_json()
+    assert not any(piece.decode().strip() in written for piece in vocabulary.pieces[1:50])
+
+
+def message_of(tensors: dict[str, Tensor]) -> Message:
+    return Message(0, "client:0", "server", "gradient", tensors, {"examples": 2})
+
+
+def test_an_image_network_is_skipped_at_once() -> None:
+    net = make("models", "mlp", {"widths": [4]}).build((6,), 2, seed=0)
+    trace = MemoryTrace.of([message_of({name: torch.ones_like(p) for name, p in net.named_parameters()})])
+    for name in ("embedding-rows", "words", "dager", "next-words"):
+        with pytest.raises(NotApplicable, match=r"no embedding|predicts no tokens"):
+            make("attacks", name)(trace.view(CURIOUS_SERVER, knowledge={"architecture": lambda: net}), seed=1)
