@@ -246,7 +246,6 @@ ACTIVE_PARTY = ThreatModel(
         {
             Channel("batch", "server", "party"),
             Channel("embedding", "party", "server"),
-            Channel("returned", "server", "party"),
             Channel("prediction", "aggregator", "server"),
             Channel("model", "server", "server"),
             Channel("model", "party", "server"),

@@ -37,7 +37,7 @@ class Tower(nn.Module):
 
 @final
 class Columns(nn.Module):
-    """Which columns of a table each party holds."""
+    """Which columns of a table each party holds, or which pixels of an image read as one line."""
 
     def __init__(self, groups: Sequence[Sequence[int]]) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class Columns(nn.Module):
 
     def split(self, x: Tensor) -> list[Tensor]:
         """A table (n, columns) as one table for each party."""
-        return [x[:, group] for group in self.groups]
+        flat = x.flatten(1)
+        return [flat[:, group] for group in self.groups]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         x = parts[0].new_zeros(len(parts[0]), sum(len(group) for group in self.groups))

@@ -23,9 +23,9 @@ from fedspill.partitions.tiles import column_groups
 class VerticalMlp(ModelSpec):
     """Linear layers for each party, and a head over all of them. For tables; images are cut into tiles or strips.
 
-    `columns` says which columns of a table each party holds, by number or by name; without it, a table is shared out in
-    consecutive columns, evenly many. `top` "sum" has nothing to train: the parties' outputs, one for each class, are
-    added up and are the logits.
+    `columns` says which columns of a table (or pixels of an image) each party holds, by number, or by name in a plan;
+    without it, a table is shared out in consecutive columns, evenly many. `top` "sum" has nothing to train: the
+    parties' outputs, one for each class, are added up and are the logits.
     """
 
     name = "vertical-mlp"
@@ -70,7 +70,7 @@ class VerticalMlp(ModelSpec):
         )
 
     def _parts(self, shape: tuple[int, ...]) -> Tiles | Strips | Columns:
-        if len(shape) == 3:
+        if len(shape) == 3 and not self.columns:
             if self.cut == "strips" and self.parties > shape[2]:
                 raise UsageError(f"Images of {shape[2]} columns cannot be cut into {self.parties} strips.")
             return Tiles(self.parties) if self.cut == "tiles" else Strips(self.parties)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -11,6 +12,7 @@ from fedspill.attack import Attack
 from fedspill.leaks.sample_labels.guess import SampleLabels
 from fedspill.leaks.sample_labels.leak import SAMPLE_LABELS
 from fedspill.leaks.sample_labels.received.completion import (
+    COMPLETION_CONTROL,
     COMPLETION_KNOWS,
     COMPLETION_SEES,
     MixMatchEffort,
@@ -34,6 +36,7 @@ class ActiveCompletion(Attack):
     paper: ClassVar[str] = "Fu et al. 2022, Label Inference Attacks Against Vertical Federated Learning"
     needs = needs(sees=COMPLETION_SEES, knows=COMPLETION_KNOWS, does=[ALTER_TRAINING])
     leak = SAMPLE_LABELS
+    control: ClassVar[Mapping[str, Any]] = COMPLETION_CONTROL
 
     steps: int = 300
 

@@ -1,4 +1,4 @@
-"""Similarity attack: a sample has the label of the known sample whose gradient is most like its own (Liu et al. 2022)."""
+"""Similarity attack: a sample has the label of the known sample whose gradient is most like it (Liu et al. 2022)."""
 
 from __future__ import annotations
 

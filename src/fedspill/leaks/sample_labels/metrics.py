@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedspill.errors import NotScored
 from fedspill.evidence import Evidence
-from fedspill.intervals import ROUNDS
+from fedspill.intervals import SAMPLES
 from fedspill.leaks.sample_labels.guess import SampleLabels
-from fedspill.metric import Measured, Metric, numbered
+from fedspill.metric import Measured, Metric
 from fedspill.roc_area import AreaMetric, roc_evidence
 from fedspill.trace import Truth
 
@@ -30,15 +30,11 @@ class SampleLabelAccuracy(Metric[SampleLabels]):
 
     def measure(self, guess: SampleLabels, truth: Truth) -> Measured:
         real = true_labels(guess, truth)
-        kept = [index for index, labels in enumerate(real) if len(labels)]
-        if not kept:
-            raise NotScored("every sample's label was given")
-        commonest = int(torch.bincount(torch.cat(real)).argmax())
-        right = [(guess.scores[index].argmax(1) == real[index]).double().mean() for index in kept]
-        chance = [(real[index] == commonest).double().mean() for index in kept]
-        trials = torch.tensor([len(real[index]) for index in kept])
-        rounds = numbered([guess.of[index].round for index in kept])
-        return Measured(torch.stack(right), torch.stack(chance), trials, rounds, ROUNDS)
+        labels = torch.cat(real)
+        said = torch.cat([scores.argmax(1) for scores in guess.scores])
+        commonest = torch.bincount(labels).argmax()
+        right, chance = (said == labels).double(), (labels == commonest).double()
+        return Measured(right, chance, torch.ones_like(labels), None, SAMPLES)
 
 
 @final
@@ -55,8 +51,7 @@ class SampleLabelAuc(AreaMetric[SampleLabels]):
 
     def measure(self, guess: SampleLabels, truth: Truth) -> Measured:
         scores, real = _of_two_classes(guess, truth)
-        rounds = numbered([o.round for o, places in zip(guess.of, guess.places, strict=True) for _ in places])
-        return Measured(scores, torch.zeros_like(scores), real, rounds, ROUNDS)
+        return Measured(scores, torch.zeros_like(scores), real, None, SAMPLES)
 
     def evidence(self, guess: SampleLabels, truth: Truth, *, private: bool) -> list[Evidence]:
         scores, real = _of_two_classes(guess, truth)
@@ -80,4 +75,6 @@ def true_labels(guess: SampleLabels, truth: Truth) -> list[Tensor]:
         if len(places) and int(places.max()) >= len(labels):
             raise NotScored(f"round {origin.round} has {len(labels)} samples, the guess speaks of more")
         found.append(labels[places])
+    if not sum(map(len, found)):
+        raise NotScored("the guess speaks of no sample")
     return found

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 
 from fedspill.attack import Attack
 from fedspill.leaks.sample_labels.guess import SampleLabels
 from fedspill.leaks.sample_labels.leak import SAMPLE_LABELS
-from fedspill.leaks.sample_labels.received.completion import COMPLETION_NEEDS, MixMatchEffort, complete_model
+from fedspill.leaks.sample_labels.received.completion import (
+    COMPLETION_CONTROL,
+    COMPLETION_NEEDS,
+    MixMatchEffort,
+    complete_model,
+)
 from fedspill.trace import View
 
 
@@ -28,6 +34,7 @@ class ModelCompletion(Attack):
     paper: ClassVar[str] = "Fu et al. 2022, Label Inference Attacks Against Vertical Federated Learning"
     needs = COMPLETION_NEEDS
     leak = SAMPLE_LABELS
+    control: ClassVar[Mapping[str, Any]] = COMPLETION_CONTROL
 
     steps: int = 300
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from fedspill.errors import FedspillError, NotApplicable
 from fedspill.federation.local import state_of
 from fedspill.leaks.sample_labels.guess import SampleLabels
+from fedspill.leaks.sample_labels.leak import SAMPLE_LABELS
 from fedspill.leaks.sample_labels.received.sample_rounds import (
     known_labels,
     read_batches,
@@ -24,6 +27,14 @@ from fedspill.trace import View
 COMPLETION_SEES = ("batch", "model")
 COMPLETION_KNOWS = ("architecture", "party_features", "few_labels")
 COMPLETION_NEEDS = needs(sees=COMPLETION_SEES, knows=COMPLETION_KNOWS)
+
+# Where completion must find something: twenty known labels of each class, and towers that move as the paper's do.
+COMPLETION_CONTROL: Mapping[str, Any] = {
+    **SAMPLE_LABELS.control,
+    "federation": {**SAMPLE_LABELS.control["federation"], "rounds": 160},
+    "training": {"batch_size": 20, "lr": 0.1},
+    "adversary_data": {"per_class": 0, "known_labels": 20},
+}
 
 
 @dataclass(frozen=True)

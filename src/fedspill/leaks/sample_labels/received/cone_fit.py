@@ -1,11 +1,11 @@
 """The cone: where gradients of single samples lie, and how to find in which class's part of it each of them is.
 
 Behind a linear head the gradient of a sample's embedding is W^T (p - e_y), p its predicted probabilities. p - e_y adds
-up to zero and has one negative entry, at the label. So there is a matrix A of C rows, adding up to zero, that maps every
-gradient to numbers of which only the label's is negative. The party does not know it, and takes the one that fits: the
-least mean of all negative entries but the largest, minus lambda log det (A^T A) against collapse, plus the cross-entropy
-of known labels. Behind hidden layers each sample has a matrix of its own, near to a common one as long as the head is
-near to linear.
+up to zero and has one negative entry, at the label. So there is a matrix A of C rows, adding up to zero, that maps
+every gradient to numbers of which only the label's is negative. The party does not know it, and takes the one that
+fits: the least mean of all negative entries but the largest, minus lambda log det (A^T A) against collapse, plus the
+cross-entropy of known labels. Behind hidden layers each sample has a matrix of its own, near to a common one as long
+as the head is near to linear.
 """
 
 from __future__ import annotations
