@@ -12,7 +12,7 @@ from torch import Tensor
 from fedspill.attack import Attack
 from fedspill.leaks.sample_labels.guess import SampleLabels
 from fedspill.leaks.sample_labels.leak import SAMPLE_LABELS
-from fedspill.leaks.sample_labels.received.cone_fit import cluster_cores, fit_cone, side_by_side, spanned
+from fedspill.leaks.sample_labels.received.cone_fit import STEPS, cluster_cores, fit_cone, side_by_side, spanned
 from fedspill.leaks.sample_labels.received.gradients import (
     GRADIENT_NEEDS,
     ReceivedGradients,
@@ -49,6 +49,7 @@ class Cone(Attack):
 
     start: Literal["known", "blind"] = "known"  # known: blind only where a class has no known label
     uses: int = 4  # of each sample that are read by themselves, evenly over all of them
+    steps: int = STEPS  # of each fit
 
     def run(self, view: View, rng: torch.Generator) -> SampleLabels:
         received = read_received(view)
@@ -59,7 +60,7 @@ class Cone(Attack):
         def of_rows(rows: Tensor, visit: Tensor | None = None) -> Tensor:
             """Scores of rows (samples, width); samples without such a visit have none."""
             there = received.seen.any(0) if visit is None else received.seen[visit]
-            return _read_rows(rows, there, start, received.classes)
+            return _read_rows(rows, there, start, received.classes, self.steps)
 
         def each(uses: Tensor) -> Tensor:
             chosen = uses[torch.linspace(0, len(uses) - 1, min(self.uses, len(uses))).round().long()]
@@ -97,7 +98,7 @@ class Cone(Attack):
         return KnownLabels(there[cores], clusters), "from clusters"
 
 
-def _read_rows(rows: Tensor, there: Tensor, start: KnownLabels, classes: int) -> Tensor:
+def _read_rows(rows: Tensor, there: Tensor, start: KnownLabels, classes: int, steps: int) -> Tensor:
     """Scores (samples, classes) of rows (samples, width), zero for samples that are not there (samples,)."""
     scores = torch.zeros(len(rows), classes, dtype=torch.float64)
     inside = there & (rows.norm(dim=1) > 0)
@@ -105,7 +106,8 @@ def _read_rows(rows: Tensor, there: Tensor, start: KnownLabels, classes: int) ->
     if not bool(inside.any()) or len(set(start.labels[usable].tolist())) < classes:
         return scores
     number = torch.cumsum(inside, 0) - 1
-    fitted = fit_cone(spanned(rows[inside], classes), number[start.samples[usable]], start.labels[usable], classes)
+    anchors, labels = number[start.samples[usable]], start.labels[usable]
+    fitted = fit_cone(spanned(rows[inside], classes), anchors, labels, classes, steps)
     scores[inside] = fitted / fitted.abs().mean().clamp_min(1e-300)
     return scores
 

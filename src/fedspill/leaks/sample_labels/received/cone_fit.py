@@ -11,6 +11,7 @@ as the head is near to linear.
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from sklearn.cluster import KMeans
@@ -34,7 +35,7 @@ def spanned(rows: Tensor, classes: int) -> Tensor:
     return unit_rows(unit @ vectors[:, -keep:] / spread)
 
 
-def fit_cone(rows: Tensor, anchors: Tensor, labels: Tensor, classes: int) -> Tensor:
+def fit_cone(rows: Tensor, anchors: Tensor, labels: Tensor, classes: int, steps: int = STEPS) -> Tensor:
     """(n, classes) how far each sample lies in each class's part, the highest its label; rows (n, k) from `spanned`.
 
     anchors (m,) are samples whose labels (m,) are known; every class has one.
@@ -51,8 +52,8 @@ def fit_cone(rows: Tensor, anchors: Tensor, labels: Tensor, classes: int) -> Ten
         scaled: Tensor = free / free.norm().clamp_min(1e-12) * math.sqrt(classes)
         return scaled
 
-    for step in range(STEPS):
-        barrier = BARRIER[0] * (BARRIER[1] / BARRIER[0]) ** (step / STEPS)
+    for step in range(steps):
+        barrier = BARRIER[0] * (BARRIER[1] / BARRIER[0]) ** (step / steps)
         found = normed()
         parts = rows @ found.T
         negative = (-parts).clamp_min(0)
@@ -69,7 +70,9 @@ def fit_cone(rows: Tensor, anchors: Tensor, labels: Tensor, classes: int) -> Ten
 def cluster_cores(rows: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
     """Samples (m,) that stand for the classes where no label is known, and the number (m,) of each one's cluster."""
     unit = unit_rows(rows)
-    found = KMeans(classes, n_init=8, random_state=seed).fit(unit.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer different rows than classes: then some class has no sample
+        found = KMeans(classes, n_init=8, random_state=seed).fit(unit.numpy())
     cluster, centres = torch.from_numpy(found.labels_).long(), torch.from_numpy(found.cluster_centers_)
     distance = (unit - centres[cluster]).norm(dim=1)
     cores = []
