@@ -165,7 +165,7 @@ class WireEffect:
             returned_noise=self.returned_noise or after.returned_noise,
             returned_coarse=self.returned_coarse or after.returned_coarse,
             embedding_noise=math.hypot(self.embedding_noise, after.embedding_noise),
-            labels_redrawn=1 - (1 - self.labels_redrawn) * (1 - after.labels_redrawn),
+            labels_redrawn=self.labels_redrawn + after.labels_redrawn - self.labels_redrawn * after.labels_redrawn,
         )
 
 

@@ -8,7 +8,12 @@ from audit_kit import audit
 from fedspill.deployment.plan import Plan, read_plan
 
 PLANS = Path(__file__).parents[2] / "examples" / "plans"
-LEAKS = {"single-gradients": ("inputs", "inputs"), "people": ("planted", "attributes"), "vertical": ("cafe", "inputs")}
+LEAKS = {
+    "single-gradients": ("inputs", "inputs"),
+    "people": ("planted", "attributes"),
+    "vertical": ("cafe", "inputs"),
+    "bank_and_shop": ("cone", "sample_labels"),
+}
 
 
 def test_every_plan_is_tested_and_told() -> None:

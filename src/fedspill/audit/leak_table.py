@@ -65,7 +65,7 @@ def badness(cell: LeakCell) -> tuple[int, int, float]:
     return len(WORST_FIRST) - WORST_FIRST.index(cell.state), level, cell.advantage or 0.0
 
 
-def left_out_of(rows: Sequence[LeakRow], kind: FederationKind) -> list[str]:
+def left_out_of(rows: Sequence[LeakRow], kind: FederationKind = "horizontal") -> list[str]:
     """Titles of the leaks that such a federation can have and the audit did not ask about."""
     asked = {row.leak for row in rows}
     others = [entry for entry in entries("leaks") if entry.name not in asked]

@@ -32,7 +32,7 @@ def completed(result: AuditResult) -> AuditResult:
             "findings": findings,
             "leaks": rows,
             "headline": headline_of(rows, findings),
-            "left_out": left_out_of(rows, "horizontal"),
+            "left_out": left_out_of(rows),
             "advice": single_advice(_named(result.families), rows),
             "unhelped": unhelped(result.families),
             "adversaries": adversaries,
