@@ -24,7 +24,6 @@ from fedspill.threat import ThreatModel
 from fedspill.trace import Trace, Truth
 
 Status: TypeAlias = Literal["ok", "unscored", "errored", "skipped"]
-ME = "client:0"  # which client a curious client is
 
 
 class Measurement(BaseModel):
@@ -99,7 +98,7 @@ def run_attack(
     `truth` is the recording's own unless given. `metrics` are scored beside those of the attack's leak. An attack that
     cannot run, or fails, raises; one whose guess cannot be held against the truth is unscored, never zero.
     """
-    view = trace.view(threat, me=ME, knowledge=knowledge, progress=progress)
+    view = trace.view(threat, me=threat.me, knowledge=knowledge, progress=progress)
     guess = attack(view, seed=seed, limit=limit)
     truth = trace.truth() if truth is None else truth
     return score_guess(attack.leak, guess, truth, used=sorted(view.used), metrics=metrics, show_data=show_data)

@@ -72,6 +72,17 @@ class Examples:
 
 
 @dataclass(frozen=True, eq=False)
+class KnownSamples:
+    """What an adversary of a vertical federation knows of a few of its samples, which it names by their indices."""
+
+    indices: Tensor  # (n,) int64, as in the server's batches
+    values: Tensor  # (n, ...): their labels, or the features that another party holds of them
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """A loaded data set; image inputs are (n, channels, height, width) in [0, 1], tables (n, columns).
 

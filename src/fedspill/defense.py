@@ -121,16 +121,20 @@ class WireEffect:
     no_last_bias: bool = False  # the last layer's bias does not move
     no_last_layer: bool = False  # its weights do not move
     only_order: bool = False  # values are random; of the true ones, their order within a tensor is kept
+    returned_noise: bool = False  # what goes back to a vertical party has noise on it that is drawn anew each time
+    returned_coarse: bool = False  # and takes few values
+    embedding_noise: float = 0.0  # on an embedding, as a share of the embeddings' own deviation in a batch
+    labels_redrawn: float = 0.0  # share of the labels of a vertical federation that are drawn anew, once
 
     def __post_init__(self) -> None:
         for name in ("sample_clip", "step_clip", "update_clip"):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise UsageError(f"Expected a norm above 0 as {name}, got {clip}.")
-        for name in ("sample_sum_noise", "step_noise", "update_noise"):
+        for name in ("sample_sum_noise", "step_noise", "update_noise", "embedding_noise"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"Expected a standard deviation as {name}, got {getattr(self, name)}.")
-        for name in ("dropped", "last_rows_dropped", "features_dropped", "smoothed", "topped_up"):
+        for name in ("dropped", "last_rows_dropped", "features_dropped", "smoothed", "topped_up", "labels_redrawn"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"Expected a share from 0 to 1 as {name}, got {getattr(self, name)}.")
 
@@ -158,6 +162,10 @@ class WireEffect:
             no_last_bias=self.no_last_bias or after.no_last_bias,
             no_last_layer=self.no_last_layer or after.no_last_layer,
             only_order=self.only_order or after.only_order,
+            returned_noise=self.returned_noise or after.returned_noise,
+            returned_coarse=self.returned_coarse or after.returned_coarse,
+            embedding_noise=math.hypot(self.embedding_noise, after.embedding_noise),
+            labels_redrawn=self.labels_redrawn + after.labels_redrawn - self.labels_redrawn * after.labels_redrawn,
         )
 
 
@@ -173,6 +181,7 @@ class Defense(ABC):
     paper: ClassVar[str] = ""
     strengths: ClassVar[tuple[dict[str, Any], ...]] = ()  # options an audit tries, weakest first
     sums_only: ClassVar[bool] = False  # whether the server sees sums and no single update
+    of_private_towers: ClassVar[bool] = False  # whether it is for embeddings and what goes back to parties alone
 
     def outgoing(self, message: Message, rng: torch.Generator) -> Message:
         """What leaves the client instead of `message`: clipped, noised, compressed, ..."""
@@ -182,6 +191,14 @@ class Defense(ABC):
     def takes_tensors_apart(self) -> bool:
         """Whether `outgoing` changes each tensor without a look at the others; who wants one then needs no other."""
         return type(self).outgoing is Defense.outgoing
+
+    def returned(self, message: Message, labels: Tensor, rng: torch.Generator) -> Message:
+        """What goes back to a party of a vertical federation; `labels` are those of the batch, which the sender has."""
+        return self.outgoing(message, rng)
+
+    def labels(self, labels: Tensor, classes: int, rng: torch.Generator) -> Tensor:
+        """The labels that the head of a vertical federation is trained on instead, drawn once."""
+        return labels
 
     def effect(self) -> WireEffect:
         """What all of this does to a message, in numbers; attackers who know of the defense reckon with them."""

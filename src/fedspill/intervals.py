@@ -35,6 +35,7 @@ FEDERATIONS: Final = "this deployment, drawn anew: other clients' data, other se
 CLIENTS: Final = "other clients of this federation; differences between federations are not in this interval"
 ROUNDS: Final = "other rounds of this federation; differences between federations are not in this interval"
 LABELS: Final = "other labels of this federation; differences between federations are not in this interval"
+SAMPLES: Final = "other samples of this federation; differences between federations are not in this interval"
 RECORDED: Final = "the recorded messages themselves, and no others"
 
 

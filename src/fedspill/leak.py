@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fedspill.guess import Guess
 from fedspill.metric import Metric, Score
+from fedspill.threat import FederationKind
 
 G = TypeVar("G", bound=Guess)
 
@@ -56,6 +57,7 @@ class Leak(Generic[G]):
     claim: str = ""
     share: Callable[[float], float] = _between_0_and_1  # a value of the headline metric as a share, for a picture
     implied_by: tuple[str, ...] = ()  # leaks that say this one too, to an adversary who has them
+    federations: tuple[FederationKind, ...] = ("horizontal", "shared towers")  # those that can have it
 
     @property
     def headline(self) -> Metric[G]:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
 
-Kind: TypeAlias = Literal["model", "update", "aggregate", "batch", "gradient", "embedding"]
+Kind: TypeAlias = Literal["model", "update", "aggregate", "batch", "gradient", "embedding", "returned", "prediction"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SERVER = "server"
@@ -23,12 +23,14 @@ Info: TypeAlias = Mapping[str, int | float | str | bool]
 class Message:
     """What one party sent to another in one round.
 
-    `model`      parameters the server hands out;
+    `model`      parameters the server hands out, or those that a party keeps or hands over;
     `update`     a client's parameters after local training minus those it received;
     `gradient`   a client's mean gradient at the received parameters (FedSGD, vertical parties);
     `aggregate`  what the server ends up with after summation, weights already applied;
     `batch`      indices the server asks vertical parties to use;
-    `embedding`  what a vertical party's tower puts out.
+    `embedding`  what a vertical party's tower puts out;
+    `returned`   the gradient of the loss by an embedding, which goes back to the party that sent it;
+    `prediction` what the joint model of a vertical federation says of samples.
     """
 
     round: int

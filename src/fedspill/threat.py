@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedspill.errors import UnknownName
 
@@ -28,10 +28,18 @@ KNOWLEDGE: dict[str, str] = {
     "asked_records": "whole records, to ask whether anybody trained on them",
     "defense": "the public parameters of the defenses in place",
     "own_data": "its own training data",
+    "few_labels": "the labels of a few samples of a vertical federation",
+    "class_prior": "how common each class is",
+    "party_features": "the features that it holds itself, as a party of a vertical federation",
+    "active_features": "the features that the active party of a vertical federation holds itself",
+    "paired_aux": "what another party holds of a few samples of a vertical federation",
+    "feature_ranges": "the smallest and the largest value of each feature of another party",
 }
+ALTER_TRAINING = "alter_training"
 POWERS: dict[str, str] = {
     "alter_model": "send a model other than the honest one",
     "choose_batch": "choose which samples a round uses",
+    ALTER_TRAINING: "train its own tower other than agreed",
 }
 
 
@@ -74,6 +82,7 @@ class ThreatModel:
     title: str = field(default="", compare=False)
     who: str = field(default="", compare=False)  # in the middle of a sentence: "the server"
     short: str = field(default="", compare=False)  # what it is, in a few words: "follows the protocol"
+    me: str = field(default="client:0", compare=False)  # its own address, where it is one of several
 
     def __post_init__(self) -> None:
         for word in self.knows:
@@ -203,6 +212,52 @@ VERTICAL_SERVER = ThreatModel(
     short="picks batches, reads parties' gradients",
 )
 
+_PARTY_SEES = frozenset(
+    {
+        Channel("batch", "server", "party"),
+        Channel("embedding", "self", "server"),
+        Channel("returned", "server", "self"),
+        Channel("model", "party", "self"),  # its own tower, which nobody else is sent
+    }
+)
+_PARTY_KNOWS = frozenset(_PROTOCOL - {"samples"} | {"few_labels", "class_prior", "party_features", "defense"})
+CURIOUS_PARTY = ThreatModel(
+    "curious-party",
+    _PARTY_SEES,
+    _PARTY_KNOWS,
+    title="a party without labels that follows the protocol and reads the gradients it gets back",
+    who="a party without labels",
+    short="follows the protocol, reads what comes back",
+    me="party:0",
+)
+MALICIOUS_PARTY = ThreatModel(
+    "malicious-party",
+    _PARTY_SEES,
+    _PARTY_KNOWS,
+    frozenset({ALTER_TRAINING}),
+    title="a party without labels that trains its own tower so that the joint model comes to rely on it",
+    who="a malicious party",
+    short="trains its tower other than agreed",
+    me="party:0",
+)
+ACTIVE_PARTY = ThreatModel(
+    "active-party",
+    frozenset(
+        {
+            Channel("batch", "server", "party"),
+            Channel("embedding", "party", "server"),
+            Channel("prediction", "aggregator", "server"),
+            Channel("model", "server", "server"),
+            Channel("model", "party", "server"),
+        }
+    ),
+    frozenset(_PROTOCOL - {"samples"} | {"active_features", "paired_aux", "feature_ranges", "defense"}),
+    title="the party with the labels and the head, which follows the protocol and reads the others' embeddings",
+    who="the party with the labels",
+    short="follows the protocol, reads embeddings",
+    me="server",
+)
+
 ADVERSARIES: dict[str, ThreatModel] = {
     threat.name: threat
     for threat in (
@@ -212,8 +267,34 @@ ADVERSARIES: dict[str, ThreatModel] = {
         EAVESDROPPER,
         MALICIOUS_SERVER,
         VERTICAL_SERVER,
+        CURIOUS_PARTY,
+        MALICIOUS_PARTY,
+        ACTIVE_PARTY,
     )
 }
+
+# Who stands in which kind of federation; all others stand in horizontal ones.
+OF_PRIVATE_TOWERS = (CURIOUS_PARTY, MALICIOUS_PARTY, ACTIVE_PARTY)
+FederationKind: TypeAlias = Literal["horizontal", "shared towers", "private towers"]
+# What nobody sees, and nobody knows, but in a vertical federation with private towers.
+_PRIVATE_KINDS = frozenset({"returned", "prediction"})
+_PRIVATE_KNOWLEDGE = frozenset(
+    {"few_labels", "class_prior", "party_features", "active_features", "paired_aux", "feature_ranges"}
+)
+
+
+def stands_in(threat: ThreatModel) -> FederationKind:
+    """The kind of federation that an adversary is of."""
+    if threat in OF_PRIVATE_TOWERS:
+        return "private towers"
+    return "shared towers" if threat == VERTICAL_SERVER else "horizontal"
+
+
+def made_for(wanted: Needs) -> FederationKind:
+    """The kind of federation that an attack with such needs is for."""
+    if wanted.knows & _PRIVATE_KNOWLEDGE or any(group & _PRIVATE_KINDS for group in wanted.sees):
+        return "private towers"
+    return "shared towers" if any("batch" in group for group in wanted.sees) else "horizontal"
 
 
 def adversary(name: str) -> ThreatModel:

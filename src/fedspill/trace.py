@@ -18,7 +18,7 @@ from fedspill.threat import KNOWLEDGE, ThreatModel
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedspill.dataset import Examples
+    from fedspill.dataset import Examples, KnownSamples
 
 
 class Origin(NamedTuple):
@@ -237,7 +237,11 @@ class View:
     @overload
     def knows(self, what: Literal["aux_data", "shadow_data", "own_data"]) -> Examples: ...
     @overload
-    def knows(self, what: Literal["unlabelled_aux"]) -> Tensor: ...
+    def knows(self, what: Literal["few_labels", "paired_aux"]) -> KnownSamples: ...
+    @overload
+    def knows(
+        self, what: Literal["unlabelled_aux", "class_prior", "party_features", "active_features", "feature_ranges"]
+    ) -> Tensor: ...
     @overload
     def knows(self, what: Literal["batch_size", "samples", "local_epochs", "client_count"]) -> int: ...
     @overload

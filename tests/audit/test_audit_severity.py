@@ -97,6 +97,7 @@ def test_who_has_all_of_whom() -> None:
         ("curious-server", "eavesdropper"),
         ("curious-server", "curious-server-secagg"),
         ("malicious-server", "curious-server-secagg"),
+        ("malicious-party", "curious-party"),
     }
 
 

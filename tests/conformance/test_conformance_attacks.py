@@ -19,17 +19,34 @@ from spine import CLASSES, attempt, fitting_adversary, knowledge, recorded
 from torch import Tensor
 
 from fedspill.attack import Attack
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.errors import AttackFailed, FedspillError, NotApplicable, Unfit
 from fedspill.guess import Guess
 from fedspill.leaks.labels.guess import LabelCounts
-from fedspill.messages import Message
+from fedspill.messages import SERVER, Message
 from fedspill.registry import entries, load, make
-from fedspill.threat import ADVERSARIES, KNOWLEDGE, POWERS, Channel, ThreatModel
+from fedspill.threat import (
+    ADVERSARIES,
+    KNOWLEDGE,
+    POWERS,
+    Channel,
+    FederationKind,
+    ThreatModel,
+    made_for,
+    stands_in,
+)
 from fedspill.trace import MemoryTrace, Origin, Trace, View
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 
 NAMES = [entry.name for entry in entries("attacks")]
-QUICK: dict[str, dict[str, Any]] = {"cafe-paper": {"iterations": 3}}  # options without which a test takes minutes
+QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minutes
+    "cafe-paper": {"iterations": 3},
+    "cone": {"steps": 3, "uses": 2},
+    "model-completion": {"steps": 3},
+    "active-completion": {"steps": 3},
+    "generative-regression": {"steps": 3, "widths": [8]},
+}
 every_attack = pytest.mark.parametrize("name", NAMES)
 
 
@@ -42,23 +59,30 @@ class Home:
     roles: dict[str, tuple[str, str]]  # who sends a kind of message to whom, where a horizontal federation has others
     party: str  # one that a test may make hostile
 
+    kind: FederationKind
+
     def adversaries(self) -> list[ThreatModel]:
         """Those who stand in such a federation."""
-        vertical = "party" in self.party
-        return [threat for name, threat in ADVERSARIES.items() if name.startswith("vertical") == vertical]
+        return [threat for threat in ADVERSARIES.values() if stands_in(threat) == self.kind]
 
     def view(self, threat: ThreatModel, trace: MemoryTrace | None = None) -> View:
-        return (trace or self.trace).view(threat, me="client:0", knowledge=self.knowledge())
+        return (trace or self.trace).view(threat, me=threat.me, knowledge=self.knowledge())
 
     def least_adversary(self, attack: Attack) -> ThreatModel:
         least = fitting_adversary(attack)
+        if self.kind == "private towers":  # who sees which tower is no matter of roles alone
+            named = next(threat for threat in self.adversaries() if not threat.missing(attack.needs))
+            kinds = {channel.kind for channel in least.sees}
+            return dataclasses.replace(
+                least, sees=frozenset(channel for channel in named.sees if channel.kind in kinds), me=named.me
+            )
         channels = [Channel(c.kind, *self.roles.get(c.kind, (c.sender, c.receiver))) for c in least.sees]
         return dataclasses.replace(least, sees=frozenset(channels))
 
 
 @cache
 def horizontal() -> Home:
-    return Home(recorded()[0], knowledge, {}, "client:1")
+    return Home(recorded()[0], knowledge, {}, "client:1", "horizontal")
 
 
 @cache
@@ -66,13 +90,29 @@ def vertical() -> Home:
     """Two samples a round of eight, so that every sample can be told from the others."""
     trace, _, _ = vertical_kit.federate(vertical_kit.plain(), vertical_kit.digits(8), batch=2, rounds=10)
     roles = {"model": ("server", "party"), "gradient": ("party", "server"), "embedding": ("party", "server")}
-    return Home(trace, lambda: {**knowledge(), "architecture": vertical_kit.plain}, roles, "party:1")
+    return Home(trace, lambda: {**knowledge(), "architecture": vertical_kit.plain}, roles, "party:1", "shared towers")
+
+
+@cache
+def private(name: str) -> Home:
+    """The attack's own control, made small: it must find its leak there, so it can be run there."""
+    attack = load("attacks", name)
+    control = dict(attack.control or attack.leak.control)
+    control["federation"] = {**control["federation"], "samples": 40, "rounds": 8}
+    if control["federation"].get("predictions"):
+        control["federation"]["predictions"] = 20
+    control["training"] = {**control["training"], "batch_size": 10}
+    control["adversary_data"] = {**control["adversary_data"], "known_labels": 2, "pairs": 6}
+    deployment = Deployment.of(check_plan({"seed": 1, **control}, "a small control"))
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace).run()
+    return Home(trace, deployment.knowledge, {}, SERVER, "private towers")
 
 
 @cache
 def text(objective: str) -> Home:
     """Clients who write: a language model for attacks on what was predicted, else a classifier."""
-    return Home(text_kit.recorded(objective), lambda: text_kit.knowledge(objective), {}, "client:1")
+    return Home(text_kit.recorded(objective), lambda: text_kit.knowledge(objective), {}, "client:1", "horizontal")
 
 
 def made(name: str) -> Attack:
@@ -84,7 +124,10 @@ def home_of(name: str) -> Home:
     """Only a vertical federation sends batch indices; words are only where clients write."""
     if load("attacks", name).leak.name == "words":
         return text("next" if name == "next-words" else "class")
-    return vertical() if any("batch" in group for group in load("attacks", name).needs.sees) else horizontal()
+    kind = made_for(load("attacks", name).needs)
+    if kind == "private towers":
+        return private(name)
+    return vertical() if kind == "shared towers" else horizontal()
 
 
 def same(first: object, second: object) -> bool:
@@ -165,7 +208,8 @@ def test_it_takes_no_more_than_it_asks_for(name: str) -> None:
     """Knowledge beyond `needs` may sharpen the guess; without it the attack must still run or say what it lacks."""
     attack, home = made(name), home_of(name)
     bare = {word: value for word, value in home.knowledge().items() if word in attack.needs.knows}
-    guess = attack(home.trace.view(home.least_adversary(attack), knowledge=bare), seed=1)
+    least = home.least_adversary(attack)
+    guess = attack(home.trace.view(least, me=least.me, knowledge=bare), seed=1)
     assert_sound(guess, home.trace)
 
 
@@ -207,7 +251,7 @@ def test_it_says_of_a_folder_what_it_says_of_memory(name: str, tmp_path: Path) -
     attack, home = made(name), home_of(name)
     threat, folder = home.least_adversary(attack), written(home.trace, tmp_path / "trace")
     found, again = (
-        attack(trace.view(threat, me="client:0", knowledge=home.knowledge()), seed=5) for trace in (home.trace, folder)
+        attack(trace.view(threat, me=threat.me, knowledge=home.knowledge()), seed=5) for trace in (home.trace, folder)
     )
     assert same(found, again)
 
@@ -228,7 +272,8 @@ def test_it_leaves_what_it_was_given_and_what_was_recorded_alone(name: str) -> N
     given, recording = home.knowledge(), list(home.trace.messages())
     kept = [tensor.clone() for tensor in tensors_in(given)]
     assert kept, "the test looks at something"
-    attack(home.trace.view(home.least_adversary(attack), me="client:0", knowledge=given), seed=5)
+    least = home.least_adversary(attack)
+    attack(home.trace.view(least, me=least.me, knowledge=given), seed=5)
     assert all(map(torch.equal, tensors_in(given), kept))
     for before, after in zip(recording, home.trace.messages(), strict=True):
         assert same(list(before.tensors.items()), list(after.tensors.items()))
@@ -293,7 +338,7 @@ HOSTILE: dict[str, Callable[[Message], Message]] = {
     "worded examples": lambda m: changed(m, dict, examples="many"),
     "endless clients": lambda m: changed(m, dict, clients=10**15),
 }
-READ = ("update", "gradient", "aggregate")
+READ = ("update", "gradient", "aggregate", "returned", "embedding", "prediction")
 
 
 def tampered(honest: MemoryTrace, change: Callable[[Message], Message], only: Origin | None = None) -> MemoryTrace:

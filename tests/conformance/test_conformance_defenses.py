@@ -243,6 +243,35 @@ def _rescaled(defense: Defense, effect: WireEffect) -> bool:
     return not math.isclose(norm(sent), norm(dict(message.tensors)), rel_tol=1e-3)
 
 
+def _sent_back(defense: Defense, seed: int = 0) -> Tensor:
+    """What a party of a vertical federation gets instead of gradients (64, 40) of two classes."""
+    labels = torch.arange(SIZE) % 2
+    gradient = torch.randn(SIZE, FEATURES, generator=rng(5)) + 2.0 * labels[:, None]
+    message = Message(0, SERVER, "party:0", "returned", {"gradient": gradient}, {"examples": SIZE})
+    return defense.returned(message, labels, rng(seed)).tensors["gradient"]
+
+
+def _noise_sent_back(defense: Defense, effect: WireEffect) -> bool:
+    return not torch.equal(_sent_back(defense, 1), _sent_back(defense, 2))
+
+
+def _few_values_sent_back(defense: Defense, effect: WireEffect) -> bool:
+    return len(torch.unique(_sent_back(defense))) < 20
+
+
+def _noise_on_embeddings(defense: Defense, effect: WireEffect) -> bool:
+    output = torch.randn(SIZE, 200, generator=rng(6))
+    message = Message(0, "party:0", SERVER, "embedding", {"output": output}, {"examples": SIZE})
+    moved = defense.outgoing(message, rng()).tensors["output"] - output
+    return math.isclose(float(moved.std()), effect.embedding_noise * float(output.std()), rel_tol=0.1)
+
+
+def _labels_redrawn(defense: Defense, effect: WireEffect) -> bool:
+    labels = torch.arange(10_000) % CLASSES
+    share = float((defense.labels(labels, CLASSES, rng()) != labels).double().mean())
+    return abs(share - effect.labels_redrawn * (1 - 1 / CLASSES)) < 0.03
+
+
 SEEN: dict[str, Callable[[Any, WireEffect], bool]] = {
     "sample_clip": lambda d, e: _steps_clipped(d, e.sample_clip, e.sample_sum_noise / SIZE),
     "sample_sum_noise": lambda d, e: _noise_on_steps(d, e.sample_sum_noise / SIZE),
@@ -260,6 +289,10 @@ SEEN: dict[str, Callable[[Any, WireEffect], bool]] = {
     "no_last_bias": _stands_still("head.bias"),
     "no_last_layer": _stands_still("head.weight"),
     "only_order": _order_kept,
+    "returned_noise": _noise_sent_back,
+    "returned_coarse": _few_values_sent_back,
+    "embedding_noise": _noise_on_embeddings,
+    "labels_redrawn": _labels_redrawn,
 }
 DECLARED = DEFENSES + [
     make("defenses", name, options)
@@ -304,10 +337,24 @@ def test_what_nobody_does_is_seen_on_no_message() -> None:
         sample_clip=0.1, sample_sum_noise=1.0, step_clip=0.1, step_noise=0.1, update_clip=0.1, update_noise=0.1,
         rescaled=True, dropped=0.5, last_rows_dropped=0.5, features_dropped=0.5, smoothed=0.5,
         rounding=make("defenses", "quantization").effect().rounding, topped_up=1.0, no_last_bias=True,
-        no_last_layer=True, only_order=True,
+        no_last_layer=True, only_order=True, returned_noise=True, returned_coarse=True, embedding_noise=0.2,
+        labels_redrawn=0.5,
     )  # fmt: skip
     assert claimed(boast) == list(SEEN)
     assert [name for name, seen in SEEN.items() if seen(nothing, boast)] == []
+
+
+@every_defense
+def test_what_goes_back_to_a_party_keeps_its_shape_and_is_finite_and_declared(defense: Defense) -> None:
+    for scale in (0.0, 1.0, 1e-20):
+        gradient = scale * torch.randn(6, 4, generator=rng())
+        message = Message(0, SERVER, "party:0", "returned", {"gradient": gradient}, {"examples": 6})
+        sent = defense.returned(message, torch.tensor([0, 1, 0, 1, 1, 0]), rng())
+        assert sent.tensors["gradient"].shape == gradient.shape
+        assert bool(sent.tensors["gradient"].isfinite().all())
+        assert address(sent) == address(message)
+        if not torch.equal(sent.tensors["gradient"], gradient):
+            assert defense.effect() != WireEffect(), "declare in `effect` what an attacker may know of it"
 
 
 @every_defense

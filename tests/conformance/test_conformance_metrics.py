@@ -18,12 +18,14 @@ from fedspill.dataset import Examples
 from fedspill.guess import Guess
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.composition.guess import Proportions
+from fedspill.leaks.features.guess import FeatureRows
 from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.leaks.sample_labels.guess import SampleLabels
 from fedspill.leaks.words.guess import ClientText
 from fedspill.messages import SERVER
 from fedspill.metric import Metric, Score
@@ -144,6 +146,29 @@ def perfect_text() -> Case:
     return guess, noted(clients(), used_samples=list(used)).beside([held])
 
 
+def held_by_parties() -> tuple[Examples, list[Tensor]]:
+    """Six samples a round of two classes, and their places."""
+    rng = torch.Generator().manual_seed(0)
+    labels = (torch.arange(6 * ORIGINS) * 5 % 11) % 2
+    held = Examples(torch.rand(6 * ORIGINS, 5, generator=rng), labels)
+    return held, list(torch.stack([torch.zeros_like(labels), torch.arange(6 * ORIGINS)], 1).split(6))
+
+
+def perfect_sample_labels() -> Case:
+    held, used = held_by_parties()
+    scores = torch.nn.functional.one_hot(held.y, 2).float()
+    guess = SampleLabels(rounds(SERVER), [torch.arange(6)] * ORIGINS, list(scores.split(6)))
+    return guess, noted(rounds(SERVER), used_samples=used).beside([held])
+
+
+def perfect_feature_rows() -> Case:
+    held, used = held_by_parties()
+    sure = torch.ones(6, dtype=torch.bool)
+    rows = list(held.x[:, :3].split(6))
+    guess = FeatureRows(rounds(SERVER), [torch.arange(6)] * ORIGINS, rows, [sure] * ORIGINS, (0, 1, 2))
+    return guess, noted(rounds(SERVER), used_samples=used).beside([held])
+
+
 PERFECT: dict[type[Guess], Callable[[], Case]] = {
     LabelCounts: perfect_labels,
     Proportions: perfect_shares,
@@ -154,6 +179,8 @@ PERFECT: dict[type[Guess], Callable[[], Case]] = {
     Membership: perfect_membership,
     Attributes: perfect_attributes,
     ClientText: perfect_text,
+    SampleLabels: perfect_sample_labels,
+    FeatureRows: perfect_feature_rows,
 }
 
 

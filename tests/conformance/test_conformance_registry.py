@@ -21,6 +21,7 @@ from fedspill.defense import Defense
 from fedspill.errors import UsageError
 from fedspill.guess import Guess
 from fedspill.leak import Leak
+from fedspill.messages import KINDS
 from fedspill.metric import Metric
 from fedspill.model_spec import ModelSpec
 from fedspill.partition import Partition
@@ -119,7 +120,7 @@ def test_an_attack_says_its_paper_its_needs_and_what_it_guesses(entry: Entry) ->
     assert kind.needs.knows <= set(KNOWLEDGE)
     assert kind.needs.does <= set(POWERS)
     for group in kind.needs.sees:
-        assert group <= {"model", "update", "aggregate", "batch", "gradient", "embedding"}
+        assert group <= set(KINDS)
     assert isinstance(kind.leak, Leak)
     assert kind.__call__ is Attack.__call__, "write `run`; `__call__` does the checking"
 

@@ -49,4 +49,5 @@ def test_addresses() -> None:
         "party",
         "client",
     ]
-    assert set(KINDS) == {"model", "update", "aggregate", "batch", "gradient", "embedding"}
+    vertical = {"batch", "gradient", "embedding", "returned", "prediction"}
+    assert set(KINDS) == {"model", "update", "aggregate"} | vertical

@@ -7,19 +7,24 @@ import pytest
 from fedspill.errors import UnknownName
 from fedspill.messages import Message
 from fedspill.threat import (
+    ACTIVE_PARTY,
     ADVERSARIES,
     CURIOUS_CLIENT,
+    CURIOUS_PARTY,
     CURIOUS_SERVER,
     CURIOUS_SERVER_SECAGG,
     EAVESDROPPER,
     KNOWLEDGE,
+    MALICIOUS_PARTY,
     MALICIOUS_SERVER,
     POWERS,
     VERTICAL_SERVER,
     Channel,
     ThreatModel,
     adversary,
+    made_for,
     needs,
+    stands_in,
 )
 
 BROADCAST = Message(0, "server", "all", "model", {})
@@ -30,6 +35,11 @@ GRADIENT = Message(0, "client:1", "server", "gradient", {})
 SUM = Message(0, "aggregator", "server", "aggregate", {})
 PARTY = Message(0, "party:1", "server", "gradient", {})
 EMBEDDING = Message(0, "party:1", "server", "embedding", {})
+RETURNED = Message(0, "server", "party:1", "returned", {})
+OWN_TOWER = Message(0, "party:1", "party:1", "model", {})
+HANDED_OVER = Message(0, "party:1", "server", "model", {})
+HEAD = Message(0, "server", "server", "model", {})
+PREDICTION = Message(0, "aggregator", "server", "prediction", {})
 
 
 @pytest.mark.parametrize(
@@ -41,6 +51,9 @@ EMBEDDING = Message(0, "party:1", "server", "embedding", {})
         (EAVESDROPPER, {"broadcast", "to one", "plain", "gradient"}),
         (MALICIOUS_SERVER, {"broadcast", "to one", "sum"}),
         (VERTICAL_SERVER, {"broadcast", "party", "embedding"}),
+        (CURIOUS_PARTY, set()),
+        (MALICIOUS_PARTY, set()),
+        (ACTIVE_PARTY, {"embedding", "handed over", "head", "prediction"}),
     ],
     ids=lambda value: value.name if isinstance(value, ThreatModel) else "",
 )
@@ -54,6 +67,11 @@ def test_who_sees_what(threat: ThreatModel, sees: set[str]) -> None:
         "sum": SUM,
         "party": PARTY,
         "embedding": EMBEDDING,
+        "returned": RETURNED,
+        "own tower": OWN_TOWER,
+        "handed over": HANDED_OVER,
+        "head": HEAD,
+        "prediction": PREDICTION,
     }
     assert {name for name, message in sent.items() if threat.sees_message(message, "client:9")} == sees
 
@@ -64,6 +82,15 @@ def test_a_client_sees_what_it_sends_and_receives_and_nothing_of_others() -> Non
     for message in (TO_ONE, PLAIN, GRADIENT, SUM):
         assert not CURIOUS_CLIENT.sees_message(message, "client:2")
         assert not CURIOUS_CLIENT.sees_message(message, None)
+
+
+def test_a_party_sees_what_comes_back_to_it_and_its_own_tower_and_nothing_of_other_parties() -> None:
+    for message in (RETURNED, OWN_TOWER, EMBEDDING):
+        for threat in (CURIOUS_PARTY, MALICIOUS_PARTY):
+            assert threat.sees_message(message, "party:1")
+            assert not threat.sees_message(message, "party:2")
+    assert not CURIOUS_PARTY.sees_message(HANDED_OVER, "party:2")
+    assert not any(threat.sees_message(RETURNED, threat.me) for threat in ADVERSARIES.values())
 
 
 def test_secure_aggregation_hides_every_single_update_from_every_adversary() -> None:
@@ -111,7 +138,21 @@ def test_the_named_adversaries_are_told_apart_and_described() -> None:
         "eavesdropper",
         "malicious-server",
         "vertical-server",
+        "curious-party",
+        "malicious-party",
+        "active-party",
     }
     assert all(adversary(name) is threat and threat.title for name, threat in ADVERSARIES.items())
     assert all(first != second for first, second in itertools.combinations(ADVERSARIES.values(), 2))
-    assert {name for name, threat in ADVERSARIES.items() if threat.does} == {"malicious-server", "vertical-server"}
+    acting = {"malicious-server", "vertical-server", "malicious-party"}
+    assert {name for name, threat in ADVERSARIES.items() if threat.does} == acting
+
+
+def test_every_adversary_stands_in_one_kind_of_federation() -> None:
+    kinds = {name: stands_in(threat) for name, threat in ADVERSARIES.items()}
+    private = {"curious-party", "malicious-party", "active-party"}
+    assert {name for name, kind in kinds.items() if kind == "private towers"} == private
+    assert {name for name, kind in kinds.items() if kind == "shared towers"} == {"vertical-server"}
+    assert made_for(needs(sees=["returned", "batch"])) == "private towers"
+    assert made_for(needs(sees=["batch", "gradient", "model"])) == "shared towers"
+    assert made_for(needs(sees=["update|gradient"])) == "horizontal"

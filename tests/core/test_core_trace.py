@@ -5,7 +5,7 @@ import torch
 from spine import knowledge, recorded
 
 from fedspill.errors import NotKnown, NotVisible
-from fedspill.messages import Kind, Message
+from fedspill.messages import KINDS, Kind, Message
 from fedspill.threat import ADVERSARIES, CURIOUS_CLIENT, CURIOUS_SERVER, CURIOUS_SERVER_SECAGG, Channel, ThreatModel
 from fedspill.trace import PUBLIC, Event, Keep, MemoryTrace, NoRecorder, Origin, Truth
 
@@ -48,7 +48,7 @@ def test_what_the_speaker_does_later_is_not_in_the_recording() -> None:
 
 
 @pytest.mark.parametrize("threat", ADVERSARIES.values(), ids=list(ADVERSARIES))
-@pytest.mark.parametrize("kind", ["model", "update", "aggregate", "batch", "gradient", "embedding"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_asking_for_a_kind_that_is_not_seen_raises(threat: ThreatModel, kind: Kind) -> None:
     view = MemoryTrace.of(said()).view(threat, me="client:0")
     assert view.sees(kind) == threat.sees_kind(kind)

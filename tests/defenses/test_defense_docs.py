@@ -38,6 +38,6 @@ def test_the_table_names_every_defense_once_and_no_other() -> None:
 
 
 def test_the_document_names_what_a_defense_may_change() -> None:
-    hooks = ("data", "local", "outgoing", "incoming", "effect")
+    hooks = ("data", "local", "outgoing", "returned", "labels", "incoming", "effect")
     assert all(f"`{hook}`" in TEXT or f"`{hook}()" in TEXT for hook in hooks)
     assert all(vars(Defense)[hook] for hook in hooks)

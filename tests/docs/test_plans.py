@@ -14,6 +14,7 @@ LEAKS = {
     "vertical": ("cafe", "inputs"),
     "sentiment": ("words", "words"),
     "keyboard": ("next-words", "words"),
+    "bank_and_shop": ("cone", "sample_labels"),
 }
 
 

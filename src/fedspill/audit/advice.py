@@ -23,6 +23,7 @@ from fedspill.audit.severity import Severity, State
 from fedspill.audit.target import DefenseSetting
 from fedspill.defense import Defense
 from fedspill.registry import find, load
+from fedspill.threat import made_for
 from fedspill.training import LocalTraining
 
 # What a recommended defense must leave at most, of the way from chance to a perfect guess. Not the severity: that is
@@ -45,7 +46,11 @@ def needs_of(defense: Defense) -> list[str]:
     if kind.local is not Defense.local and defense.local(plain) is not plain:
         needs.append("every client to change its training code")
     elif kind.outgoing is not Defense.outgoing:
-        needs.append("every client to alter what it sends")
+        needs.append(f"every {'party' if kind.of_private_towers else 'client'} to alter what it sends")
+    if kind.of_private_towers and kind.returned is not Defense.returned:
+        needs.append("the party with the labels to alter what it sends back")
+    if kind.labels is not Defense.labels:
+        needs.append("the party with the labels to alter what it trains on")
     if kind.incoming is not Defense.incoming:
         needs.append("every client to check the models it receives")
     return needs
@@ -57,8 +62,21 @@ def acts_on(setting: DefenseSetting, pair: Pair) -> bool:
     A check of received models stops only who alters them, and hiding single updates only who sees them.
     """
     needs = pair.facts.needed()
+    if made_for(needs) == "private towers":
+        reads_features = any(group & {"embedding", "prediction"} for group in needs.sees)
+        return any(_acts_between_parties(type(defense), reads_features) for defense in setting.defenses())
     sees_updates = any(pair.threat.sees_of_others(kind) for group in needs.sees for kind in group & SINGLE)
     return any(_acts(type(defense), sees_updates, "alter_model" in needs.does) for defense in setting.defenses())
+
+
+def _acts_between_parties(kind: type[Defense], reads_features: bool) -> bool:
+    """What parties send up tells of features; what is sent back, and what it is made from, of labels."""
+    if reads_features:
+        return kind.outgoing is not Defense.outgoing
+    sent_back = kind.returned is not Defense.returned or (
+        kind.outgoing is not Defense.outgoing and not kind.of_private_towers
+    )
+    return sent_back or kind.labels is not Defense.labels
 
 
 def _acts(kind: type[Defense], sees_updates: bool, alters_model: bool) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from fedspill.attack_run import ME, score_guess
+from fedspill.attack_run import score_guess
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.planted_run import run_with_plants
@@ -30,6 +30,7 @@ from fedspill.leak import Leak
 from fedspill.messages import Kind, Message
 from fedspill.metric import Score
 from fedspill.seeds import generator
+from fedspill.threat import ALTER_TRAINING
 from fedspill.trace import MemoryTrace, Origin, Trace, Truth
 
 SEED = 1
@@ -48,12 +49,13 @@ def run_control(pair: Pair, process: AttackProcess) -> ControlOutcome:
     plan = check_plan({"seed": SEED, **brought}, f"the control of {pair.attack}")
     deployment = Deployment.of(plan)
     leaking = MemoryTrace(deployment.protocol())
-    attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else ME)
+    attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else pair.threat.me)
     try:
         if facts.active:
             leaking, _ = run_with_plants(attack, deployment)
         else:
-            deployment.federation(leaking, engine="loop").run()
+            altered = ALTER_TRAINING in facts.needed().does
+            deployment.federation(leaking, engine="loop", malicious_party=altered).run()
             attack.begin(leaking, deployment.knowledge())
         guess = attack.guess(leak.guess, SEED)
     except FedspillError as error:

@@ -30,7 +30,9 @@ def candidates_of(plan: Plan) -> list[DefenseSetting]:
     if plan.candidates is not None:
         chosen = [(candidate.name, candidate.strengths) for candidate in plan.candidates]
     else:
-        chosen = [(entry.name, None) for entry in entries("defenses")]
+        private = plan.federation.has_private_towers
+        names = [entry.name for entry in entries("defenses")]
+        chosen = [(name, None) for name in names if load("defenses", name).of_private_towers == private]
     settings = []
     for name, given in chosen:
         strengths = given if given is not None else load("defenses", name).strengths

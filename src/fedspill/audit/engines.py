@@ -8,6 +8,7 @@ from fedspill.defense import Defense
 from fedspill.deployment.deployment import Deployment
 from fedspill.errors import UsageError
 from fedspill.federation.horizontal import Horizontal
+from fedspill.federation.private_towers import PrivateTowers
 from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
 from fedspill.trace import NoRecorder, Recorder
@@ -23,7 +24,7 @@ def federation_of(
     device: str = "cpu",
     workers: int = 1,
     engine: Engine = "auto",
-) -> Horizontal | Vertical | FlowerFederation:
+) -> Horizontal | Vertical | PrivateTowers | FlowerFederation:
     """Ready to run, by the engine that the plan names."""
     if deployment.plan.federation.engine == "own":
         return deployment.federation(recorder, device=device, workers=workers, engine=engine)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self, final
 
-from fedspill.attack_run import ME, Outcome, score_guess
+from fedspill.attack_run import Outcome, score_guess
 from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
@@ -24,6 +24,7 @@ from fedspill.errors import FedspillError, NotApplicable, NotKnown
 from fedspill.files import dump_json
 from fedspill.registry import entries, find
 from fedspill.seeds import seed_of
+from fedspill.threat import ALTER_TRAINING
 from fedspill.trace import Trace
 
 
@@ -105,11 +106,14 @@ class AttackJob(Job):
         try:
             facts, leak = pair.facts, pair.leak
             with recordings.attack_process(pair.attack) as process:
-                attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else ME)
+                attack = SealedAttack(
+                    process, pair.attack, pair.options, pair.threat, None if facts.active else pair.threat.me
+                )
                 if facts.active:
                     trace, _ = recordings.planted(attack, self.setting, self.seed)
                 else:
-                    trace = recordings.trace(self.setting, self.seed)
+                    alters = ALTER_TRAINING in facts.needed().does
+                    trace = (recordings.altered if alters else recordings.trace)(self.setting, self.seed)
                     attack.begin(trace, recordings.knowledge(self.setting, self.seed))
                 guess = attack.guess(leak.guess, seed_of(self.seed, pair.attack, pair.adversary))
                 outcome = score_guess(

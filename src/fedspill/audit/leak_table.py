@@ -15,7 +15,7 @@ from fedspill.errors import FedspillError
 from fedspill.leak import Leak
 from fedspill.metric import Score
 from fedspill.registry import entries, find, load, load_leak
-from fedspill.threat import ADVERSARIES, ThreatModel
+from fedspill.threat import ADVERSARIES, FederationKind, ThreatModel
 
 # Of several states, the one that a cell has: the first of these. A failed attack is no sign that nothing leaks.
 WORST_FIRST: tuple[State, ...] = ("found", "undecided", "errored", "not found", "not tested", "cannot")
@@ -65,10 +65,11 @@ def badness(cell: LeakCell) -> tuple[int, int, float]:
     return len(WORST_FIRST) - WORST_FIRST.index(cell.state), level, cell.advantage or 0.0
 
 
-def left_out_of(rows: Sequence[LeakRow]) -> list[str]:
-    """Titles of the leaks that the audit did not ask about."""
+def left_out_of(rows: Sequence[LeakRow], kind: FederationKind = "horizontal") -> list[str]:
+    """Titles of the leaks that such a federation can have and the audit did not ask about."""
     asked = {row.leak for row in rows}
-    return [entry.title for entry in entries("leaks") if entry.name not in asked]
+    others = [entry for entry in entries("leaks") if entry.name not in asked]
+    return [entry.title for entry in others if entry.is_plugin or kind in load_leak(entry.name).federations]
 
 
 def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding]) -> Headline:

@@ -10,8 +10,19 @@ from fedspill.deployment.deployment import OFFERED
 from fedspill.deployment.plan import Plan
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
-from fedspill.registry import entries, find
-from fedspill.threat import ADVERSARIES, KNOWLEDGE, VERTICAL_SERVER, ThreatModel, adversary
+from fedspill.registry import Entry, entries, find, load
+from fedspill.threat import (
+    ADVERSARIES,
+    ALTER_TRAINING,
+    KNOWLEDGE,
+    MALICIOUS_PARTY,
+    OF_PRIVATE_TOWERS,
+    VERTICAL_SERVER,
+    ThreatModel,
+    adversary,
+    made_for,
+    stands_in,
+)
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,13 @@ class Pair:
         """What keeps this adversary from running this attack; empty when it can."""
         needs = self.facts.needed()
         unsaid = sorted((needs.knows & self.threat.knows) - OFFERED)
-        if self.adversary == VERTICAL_SERVER.name and not any("batch" in group for group in needs.sees):
+        stands, made = stands_in(self.threat), made_for(needs)
+        if stands != "horizontal" and made == "horizontal":
             return ["a horizontal federation: it reads clients, not parties"]
+        if stands == "private towers" and made == "shared towers":
+            return ["a vertical federation whose model is handed out to all"]
+        if self.threat == MALICIOUS_PARTY and ALTER_TRAINING not in needs.does:
+            return ["nothing but to follow the protocol: it is run by a curious party"]
         absent = sorted(needs.knows & self.threat.knows & set(self.without))
         return [
             *self.threat.missing(needs),
@@ -69,10 +85,11 @@ def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[T
     if plan.adversaries is not None:
         return [adversary(name) for name in dict.fromkeys(plan.adversaries)]
     if plan.federation.kind == "vertical":
-        return [VERTICAL_SERVER]
+        return list(OF_PRIVATE_TOWERS) if plan.federation.has_private_towers else [VERTICAL_SERVER]
     secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
-    hidden = {"vertical-server"} | ({"curious-server", "eavesdropper"} if secure else {"curious-server-secagg"})
-    return [threat for name, threat in ADVERSARIES.items() if name not in hidden]
+    hidden = {"curious-server", "eavesdropper"} if secure else {"curious-server-secagg"}
+    here = [threat for threat in ADVERSARIES.values() if stands_in(threat) == "horizontal"]
+    return [threat for threat in here if threat.name not in hidden]
 
 
 def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
@@ -80,13 +97,20 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
     if plan.attacks is not None:
         chosen = [(choice.name, choice.options) for choice in plan.attacks]
     else:
-        chosen = [(entry.name, {}) for entry in entries("attacks")]
-    pairs, without = [], () if plan.adversary_data.shadow else ("shadow_data",)
+        chosen = [(entry.name, {}) for entry in entries("attacks") if _is_asked(entry, plan)]
+    held = plan.adversary_data
+    given_out = {"shadow_data": held.shadow, "few_labels": held.known_labels, "paired_aux": held.pairs}
+    pairs, without = [], tuple(word for word, amount in given_out.items() if not amount)
     for name, given in chosen:
         options = _all_options(name, given)
         threats = adversaries_of(plan, secure_aggregation)
         pairs += [Pair(name, threat.name, options, given, without) for threat in threats]
     return list({pair.id: pair for pair in pairs}.values())
+
+
+def _is_asked(entry: Entry, plan: Plan) -> bool:
+    """Whether the attack is on a leak that this kind of federation can have; code of others is always asked."""
+    return entry.is_plugin or plan.federation.vertical_or_not in load("attacks", entry.name).leak.federations
 
 
 def _all_options(name: str, given: dict[str, Any]) -> dict[str, Any]:

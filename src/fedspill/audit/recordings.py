@@ -29,7 +29,7 @@ from fedspill.files import sha256
 from fedspill.metric import Metric
 from fedspill.plain_text import one_line
 from fedspill.registry import make
-from fedspill.trace import Trace
+from fedspill.trace import MemoryTrace, Trace
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 
 
@@ -97,6 +97,18 @@ class Recordings:
             deployment = recorded_deployment(self.trace(setting, seed).protocol, self._target.data_dir)
             return deployment.knowledge() if deployment else {}
         return Deployment.of(self._target.plan, self._target.data_dir).knowledge()
+
+    def altered(self, setting: DefenseSetting, seed: int) -> Trace:
+        """The recording of a federation in which one party trains other than agreed, made for an attack by it."""
+        if self._target.trace is not None:
+            raise NotApplicable(
+                "A party that trains other than agreed needs a federation to do so in; this is a recording of another.",
+                remedy="Audit a plan instead.",
+            )
+        deployment = self._deployment(seed).with_defenses(*setting.defenses())
+        trace = MemoryTrace(deployment.protocol())
+        deployment.federation(trace, device=deployment.plan.device, malicious_party=True).run()
+        return trace
 
     def planted(self, attack: Planter, setting: DefenseSetting, seed: int) -> PlantedRun:
         """The recording of an attack that plants, made for it alone, and what its adversary knows."""

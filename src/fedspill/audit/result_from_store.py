@@ -217,7 +217,7 @@ class StoredAudit:
             accuracy=accuracy.figures() if accuracy else None,
             headline=headline_of(rows, found),
             leaks=rows,
-            left_out=left_out_of(rows),
+            left_out=left_out_of(rows, self.target.plan.federation.vertical_or_not),
             findings=found,
             families=families,
             advice=single_advice(families, rows),

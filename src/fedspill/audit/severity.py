@@ -47,9 +47,9 @@ DEGREES = {
 
 # Knowledge that an adversary must first get hold of: data with labels, or of the clients' own distribution, or the
 # very records it looks for. The protocol and unlabelled inputs of the kind are public in most deployments.
-HARD_TO_GET = frozenset({"aux_data", "shadow_data", "targets", "labels_per_client"})
+HARD_TO_GET = frozenset({"aux_data", "shadow_data", "targets", "labels_per_client", "few_labels", "paired_aux"})
 # Choosing the batches of a vertical federation is the server's task and can be held against nobody.
-MAY_BE_CAUGHT = frozenset({"alter_model"})
+MAY_BE_CAUGHT = frozenset({"alter_model", "alter_training"})
 
 # The whole rule in words, for the report.
 RULE = (

@@ -8,25 +8,32 @@ from dataclasses import dataclass
 from fedspill.audit.matrix import Pair
 from fedspill.audit.severity import State
 from fedspill.deployment.deployment import OFFERED
-from fedspill.threat import VERTICAL_SERVER
+from fedspill.threat import ALTER_TRAINING, made_for, stands_in
 
 # What an adversary may know, short enough for a cell of a table.
 KNOWN_AS = {
+    "active_features": "its own features",
     "architecture": "the model's code",
     "aux_data": "labelled data of the kind",
     "batch_size": "the batch size",
+    "class_prior": "how common classes are",
     "client_count": "the number of clients",
     "defense": "the defenses",
+    "feature_ranges": "the features' ranges",
+    "few_labels": "labels of a few samples",
     "labels_per_client": "labels per client",
     "local_epochs": "the number of epochs",
     "local_lr": "the learning rate",
     "optimizer": "the optimizer",
     "own_data": "data of its own",
+    "paired_aux": "what another party holds of a few",
+    "party_features": "its own features",
     "samples": "the number of samples",
     "shadow_data": "much data of the kind",
     "targets": "the records looked for",
     "unlabelled_aux": "unlabelled data of the kind",
 }
+_SEEN_AS = {"returned": "gradients that come back", "embedding": "embeddings", "prediction": "predictions"}
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
 LONGEST = 60  # characters of a reason in a cell
 
@@ -43,7 +50,7 @@ class WhyNot:
 def lacking(pair: Pair) -> WhyNot:
     """Of an attack that its adversary cannot run, or that the plan gives too little for."""
     needs, threat = pair.facts.needed(), pair.threat
-    if (pair.adversary == VERTICAL_SERVER.name) != any("batch" in group for group in needs.sees):
+    if stands_in(threat) != made_for(needs):
         return WhyNot("not tested", "no attack on this kind of federation", OF_ANOTHER_KIND)
     unseen = [kinds for kinds in needs.sees if not any(threat.sees_of_others(kind) for kind in kinds)]
     unknown, undone = sorted(needs.knows - threat.knows), sorted(needs.does - threat.does)
@@ -51,7 +58,8 @@ def lacking(pair: Pair) -> WhyNot:
     if unseen:
         return WhyNot("cannot", _unseen(unseen[0]), lacks)
     if undone:
-        return WhyNot("cannot", "may not alter the model", lacks)
+        what = "train other than agreed" if ALTER_TRAINING in undone else "alter the model"
+        return WhyNot("cannot", f"may not {what}", lacks)
     if unknown:
         return WhyNot("cannot", f"does not know {KNOWN_AS[unknown[0]]}", lacks)
     absent = sorted(needs.knows & (set(pair.without) | (threat.knows - OFFERED)))
@@ -68,6 +76,8 @@ def skipped(why: str) -> str:
 
 
 def _unseen(kinds: frozenset[str]) -> str:
+    if kinds & {"returned", "embedding", "prediction"}:
+        return f"sees no {' or '.join(sorted(_SEEN_AS.get(kind, kind) for kind in kinds))}"
     if "aggregate" not in kinds:
         return "sees no single update"
     return "sees no sums" if kinds == {"aggregate"} else "sees no updates"

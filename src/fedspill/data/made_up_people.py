@@ -24,11 +24,12 @@ class MadeUpPeople(DataSource):
 
     people: int = 1500
     measures: int = 8
+    yes_share: float = 0.5  # of the label
     seed: int = 0
 
     def read(self, folder: Path) -> Dataset:
-        if self.people < 20 or self.seed < 0 or self.measures < 4:
-            raise UsageError("Expected at least 20 people, 4 measures and a seed from 0 up.")
+        if self.people < 20 or self.seed < 0 or self.measures < 4 or not 0 < self.yes_share < 1:
+            raise UsageError("Expected at least 20 people, 4 measures, a seed from 0 up and a share between 0 and 1.")
         rng = np.random.default_rng(self.seed)
         measured = rng.normal(size=(self.people, self.measures))
         job = rng.integers(4, size=self.people)
@@ -37,6 +38,6 @@ class MadeUpPeople(DataSource):
         numbers = {f"measure{i}": measured[:, i] for i in range(self.measures)}
         numbers |= {"smoker": smoker, "secret": secret}
         table = encode(numbers, {"job": [f"job{j}" for j in job]})
-        labels = (merit > np.median(merit)).astype(np.int64)
+        labels = (merit > np.quantile(merit, 1 - self.yes_share)).astype(np.int64)
         note = "Generated; no row is a real person's."
         return table_dataset(self.name, ("no", "yes"), table, labels, split(labels, 0.2), note=note)

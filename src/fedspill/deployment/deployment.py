@@ -19,6 +19,7 @@ from fedspill.deployment.targets import attribute_columns, draw_targets
 from fedspill.errors import NoHead, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
+from fedspill.federation.private_towers import PrivateTowers
 from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
 from fedspill.messages import SERVER
@@ -47,6 +48,13 @@ OFFERED = frozenset(
         "shadow_data",
         "targets",
         "unlabelled_aux",
+        # Of vertical federations with private towers.
+        "active_features",
+        "class_prior",
+        "feature_ranges",
+        "few_labels",
+        "paired_aux",
+        "party_features",
     }
 )
 
@@ -153,7 +161,9 @@ class Deployment:
             known["shadow_data"] = shadow
         if self.settings.defenses:
             known["defense"] = self.settings.defenses
-        if self.plan.targets.members + self.plan.targets.others:
+        if self.plan.federation.has_private_towers:
+            known |= vertical.knowledge_of(self.plan, self.build_model(), self.shares.clients[0])
+        elif self.plan.targets.members + self.plan.targets.others:
             known["targets"] = draw_targets(self.plan, self.dataset, self.shares.clients).targets
         asked = self._asked()
         if asked is not None:
@@ -167,11 +177,27 @@ class Deployment:
         return draw_asked_records(self.plan, self.dataset, self.shares)
 
     def federation(
-        self, recorder: Recorder | None = None, *, device: str = "cpu", workers: int = 1, engine: Engine = "auto"
-    ) -> Horizontal | Vertical:
+        self,
+        recorder: Recorder | None = None,
+        *,
+        device: str = "cpu",
+        workers: int = 1,
+        engine: Engine = "auto",
+        malicious_party: bool = False,
+    ) -> Horizontal | Vertical | PrivateTowers:
         """Ready to run by our own engine; `audit.engines.federation_of` runs it by the one that the plan names."""
         if self.is_vertical:
             (stock,) = self.shares.clients
+            if self.plan.federation.has_private_towers:
+                return vertical.private_federation_of(
+                    self.plan,
+                    self.settings,
+                    self.build_model(),
+                    stock,
+                    recorder or NoRecorder(),
+                    device,
+                    malicious_party,
+                )
             return vertical.federation_of(
                 self.plan, self.settings, self.build_model(), stock, recorder or NoRecorder(), device
             )

@@ -16,12 +16,19 @@ from fedspill.deployment.toml_lines import line_of
 from fedspill.errors import FedspillError, PlanError, UsageError
 from fedspill.federation.horizontal import Settings
 from fedspill.registry import Family, find, make
-from fedspill.threat import adversary
+from fedspill.threat import FederationKind, adversary
 from fedspill.trace import Keep
 from fedspill.training import LocalTraining
 
 Level = Literal["low", "medium", "high", "critical"]
-VERTICAL = ("samples", "batches", "static", "labels")  # settings of vertical federations alone
+SHARED_TOWERS = ("static", "labels")  # settings of vertical federations whose model is handed out to all
+PRIVATE_TOWERS = (
+    "optimizers",
+    "predictions",
+    "secure_sum",
+    "hand_over",
+)  # of those whose towers stay with their owners
+VERTICAL = ("samples", "batches", "towers", *SHARED_TOWERS, *PRIVATE_TOWERS)  # of vertical federations alone
 
 
 class _Part(BaseModel):
@@ -56,6 +63,18 @@ class Candidate(_Part):
         return {"name": value} if isinstance(value, str) else value
 
 
+class OptimizerPart(_Part):
+    """How one party of a vertical federation trains its tower, or the active party the head."""
+
+    optimizer: Literal["sgd", "adam", "adadelta"] = "sgd"
+    lr: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+    def training(self) -> LocalTraining:
+        return LocalTraining(**self.model_dump())
+
+
 class FederationPart(_Part):
     kind: Literal["horizontal", "vertical"] = "horizontal"
     engine: Literal["own", "flower"] = "own"  # who runs it; "flower" needs fedspill[flower]
@@ -71,6 +90,22 @@ class FederationPart(_Part):
     batches: Literal["random", "epochs", "anti-twins", "circulant"] = "random"
     static: bool = False  # the model stands still
     labels: Literal["server", "party"] = "server"  # who holds them
+    towers: Literal["shared", "private"] = "shared"  # private: they and the head stay with their owners
+    optimizers: tuple[OptimizerPart, ...] = ()  # of each party, then of the head; none: all as [training] says
+    predictions: int = Field(default=0, ge=0)  # samples that the trained model is asked about
+    secure_sum: bool = False  # embeddings meet in a protocol that shows none of them
+    hand_over: bool = False  # parties give their trained towers to the party with the labels
+
+    @property
+    def has_private_towers(self) -> bool:
+        return self.kind == "vertical" and self.towers == "private"
+
+    @property
+    def vertical_or_not(self) -> FederationKind:
+        """Its kind, as adversaries and leaks have it."""
+        if self.kind == "horizontal":
+            return "horizontal"
+        return "private towers" if self.has_private_towers else "shared towers"
 
 
 class AdversaryDataPart(_Part):
@@ -78,6 +113,9 @@ class AdversaryDataPart(_Part):
 
     per_class: int = Field(default=10, ge=0)
     shadow: int = Field(default=0, ge=0)
+    # Of vertical federations with private towers, and of samples that are trained on:
+    known_labels: int = Field(default=1, ge=0)  # of each class, that a party without labels knows
+    pairs: int = Field(default=0, ge=0)  # samples of whom the party with the labels knows what another party holds
 
 
 class TargetsPart(_Part):
@@ -327,6 +365,10 @@ def _vertical_mistakes(plan: Plan) -> Iterator[_Mistake]:
             yield _Mistake(("training", "batch_size"), problem)
         if federation.batches == "circulant" and federation.samples != federation.rounds:
             yield _Mistake(("federation", "rounds"), "a circulant plan has as many rounds as samples")
+        foreign, theirs = (SHARED_TOWERS, "shared") if federation.towers == "private" else (PRIVATE_TOWERS, "private")
+        for name in foreign:
+            if getattr(federation, name) != getattr(usual, name):
+                yield _Mistake(("federation", name), f'is a setting of towers = "{theirs}"')
         return
     for name in VERTICAL:
         if getattr(federation, name) != getattr(usual, name):

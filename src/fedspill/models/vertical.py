@@ -37,7 +37,7 @@ class Tower(nn.Module):
 
 @final
 class Columns(nn.Module):
-    """Which columns of a table each party holds."""
+    """Which columns of a table each party holds, or which pixels of an image read as one line."""
 
     def __init__(self, groups: Sequence[Sequence[int]]) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class Columns(nn.Module):
 
     def split(self, x: Tensor) -> list[Tensor]:
         """A table (n, columns) as one table for each party."""
-        return [x[:, group] for group in self.groups]
+        flat = x.flatten(1)
+        return [flat[:, group] for group in self.groups]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         x = parts[0].new_zeros(len(parts[0]), sum(len(group) for group in self.groups))
@@ -71,8 +72,26 @@ class Tiles(nn.Module):
 
 
 @final
+class Strips(nn.Module):
+    """Which part of an image each party holds: some of its columns, as evenly many as can be."""
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self.parties = parties
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Images (n, c, h, w) as one stack of strips for each party, from left to right."""
+        return list(x.tensor_split(self.parties, dim=3))
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts), 3)
+
+
+@final
 class VerticalNet(nn.Module):
     """Takes whole samples, gives each party's part to its tower, and classifies what the towers put out.
+
+    The head is a linear layer, with hidden layers before it where there is a `neck`.
 
     With `double_softmax` the output is a softmax already, which the loss then takes for logits: so does the code of the
     CAFE paper.
@@ -80,17 +99,19 @@ class VerticalNet(nn.Module):
 
     def __init__(
         self,
-        parts: Tiles | Columns,
+        parts: Tiles | Strips | Columns,
         part_shapes: Sequence[tuple[int, ...]],
         towers: Sequence[Tower],
         head: nn.Linear,
         *,
+        neck: nn.Module | None = None,
         double_softmax: bool,
     ) -> None:
         super().__init__()
         self.parts = parts
         self.part_shapes = tuple(part_shapes)  # of one sample, for each party
         self.towers = nn.ModuleList(towers)
+        self.neck = nn.Identity() if neck is None else neck
         self.head = head
         self.double_softmax = double_softmax
 
@@ -105,7 +126,7 @@ class VerticalNet(nn.Module):
 
     def top(self, outputs: Sequence[Tensor]) -> Tensor:
         """Logits (n, classes) from the towers' outputs, each (n, width)."""
-        logits: Tensor = self.head(torch.cat(list(outputs), 1))
+        logits: Tensor = self.head(self.neck(torch.cat(list(outputs), 1)))
         return logits.softmax(1) if self.double_softmax else logits
 
     def from_first(self, firsts: Sequence[Tensor]) -> Tensor:

@@ -89,3 +89,28 @@ class KnownDefenses:
             "no last layer" if effect.no_last_layer else "no last bias": effect.no_last_bias or effect.no_last_layer,
         }
         return ", ".join(word for word, there in parts.items() if there)
+
+
+def effect_on_returned(view: View) -> WireEffect | None:
+    """What all known defenses do to the gradients that go back to a vertical party; None where nothing is known."""
+    if not view.has("defense"):
+        return None
+    effect = WireEffect()
+    for defense in view.knows("defense"):
+        effect = effect.then(defense.effect())
+    if not (effect.returned_noise or effect.returned_coarse or effect.labels_redrawn):
+        view.used.discard("defense")
+        return None
+    return effect
+
+
+def noise_on_embeddings(view: View) -> float:
+    """The deviation of noise on embeddings, as a share of their own; 0 where none is known of."""
+    if not view.has("defense"):
+        return 0.0
+    effect = WireEffect()
+    for defense in view.knows("defense"):
+        effect = effect.then(defense.effect())
+    if not effect.embedding_noise:
+        view.used.discard("defense")
+    return effect.embedding_noise

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedspill.errors import UsageError
+from fedspill.errors import UnknownName, UsageError
 
 
 def image_tiles(x: Tensor, parties: int) -> list[Tensor]:
@@ -61,6 +61,45 @@ def column_groups(
         tuple(sorted(column for attribute in attributes[start:stop] for column in attribute))
         for start, stop in pairwise(cuts)
     )
+
+
+def columns_by_name(columns: Sequence[str], wanted: Sequence[Sequence[int | str]]) -> tuple[tuple[int, ...], ...]:
+    """For each party the indices of the columns that it holds, given by number, by name or by the name of an attribute.
+
+    An attribute that is one-hot has several columns, "job=clerk" and so on: "job" is all of them. One party may hold
+    "the rest" and need not list it.
+    """
+    found: list[tuple[int, ...]] = [tuple(i for one in group for i in _columns_of(columns, one)) for group in wanted]
+    taken = [column for group in found for column in group]
+    twice = sorted({columns[column] for column in taken if taken.count(column) > 1})
+    if twice:
+        raise UsageError(f"A column is held by one party: {', '.join(twice[:5])} is given to two.")
+    rest = tuple(column for column in range(len(columns)) if column not in set(taken))
+    with_rest = [number for number, group in enumerate(wanted) if REST in group]
+    if len(with_rest) > 1:
+        raise UsageError(f"Only one party can hold {REST!r}.")
+    if rest and not with_rest:
+        raise UsageError(
+            f"{len(rest)} columns are given to no party, such as {columns[rest[0]]!r}.",
+            remedy=f"Name them, or let one party hold {REST!r}.",
+        )
+    return tuple(tuple(sorted((*group, *rest)) if n in with_rest else group) for n, group in enumerate(found))
+
+
+REST = "the rest"
+
+
+def _columns_of(columns: Sequence[str], one: int | str) -> list[int]:
+    if one == REST:
+        return []
+    if isinstance(one, int):
+        if not 0 <= one < len(columns):
+            raise UsageError(f"There is no column {one}: the table has columns 0 to {len(columns) - 1}.")
+        return [one]
+    found = [place for place, name in enumerate(columns) if name == one or name.startswith(f"{one}=")]
+    if not found:
+        raise UnknownName("column", one, list(dict.fromkeys(name.partition("=")[0] for name in columns)))
+    return found
 
 
 def _grid(parties: int) -> int:
