@@ -14,11 +14,12 @@ from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
 from fedspill.metric import Score
+from fedspill.reading import Reading
 from fedspill.registry import entries, find, load, load_leak
 from fedspill.threat import ADVERSARIES, ThreatModel
 
 # Of several states, the one that a cell has: the first of these. A failed attack is no sign that nothing leaks.
-WORST_FIRST: tuple[State, ...] = ("found", "undecided", "errored", "not found", "not tested", "cannot")
+WORST_FIRST: tuple[State, ...] = ("found", "undecided", "read", "errored", "not found", "not tested", "cannot")
 
 
 def leak_rows(findings: Sequence[Finding]) -> list[LeakRow]:
@@ -74,6 +75,9 @@ def left_out_of(rows: Sequence[LeakRow]) -> list[str]:
 def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding]) -> Headline:
     """The worst row in one sentence."""
     found = [row for row in rows if row.state == "found"]
+    read = [row for row in rows if row.state == "read"]
+    if not found and read:
+        return Headline(sentence=_read(read), read=True)
     if not found:
         return Headline(sentence=_nothing_found(rows))
     row = max(found, key=lambda row: max(map(badness, row.cells)))
@@ -94,6 +98,20 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding]) -> Headlin
         needs=[KNOWN_AS.get(word, word) for word in finding.used],
         lowered=finding.lowered,
     )
+
+
+def _read(rows: Sequence[LeakRow]) -> str:
+    """What the one who reads most reads, where nothing is known to be true."""
+    names = list(dict.fromkeys(cell.adversary for row in rows for cell in row.cells if cell.state == "read"))
+    most = max(names, key=lambda name: sum(_reads(row, name) for row in rows))
+    summaries = [cell.reading for row in rows if (cell := row.cell(most)) is not None and cell.state == "read"]
+    who = _who(most)
+    return f"{who[:1].upper()}{who[1:]} reads {_listed(summaries)}; nothing is known to say how far that is right."
+
+
+def _reads(row: LeakRow, adversary: str) -> bool:
+    cell = row.cell(adversary)
+    return cell is not None and cell.state == "read"
 
 
 def _nothing_found(rows: Sequence[LeakRow]) -> str:
@@ -122,7 +140,17 @@ def _cell_of(adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None
     # Of several reasons: that of the attack called like its leak, our best one; else of the one nearest to a score.
     said = min(told, key=lambda finding: (finding.attack != finding.family, finding.lacks, finding.attack))
     said = min(told, key=lambda finding: (finding.lacks, finding.attack)) if state == "cannot" else said
-    return LeakCell(adversary=adversary, state=state, finding=said.id, why=said.why_short)
+    cell = LeakCell(adversary=adversary, state=state, finding=said.id, why=said.why_short)
+    if said.reading is None:
+        return cell
+    return cell.model_copy(update={"reading": said.reading.summary, "beside": _believed(said.reading)})
+
+
+def _believed(reading: Reading) -> str:
+    """What the attack itself says of its answer."""
+    if reading.expects is None:
+        return "it does not say how sure it is"
+    return f"it expects {round(100 * reading.expects)} of 100 to be right"
 
 
 def _scored_cell(adversary: str, state: State, finding: Finding, leak: Leak[Any] | None) -> LeakCell:

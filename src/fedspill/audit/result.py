@@ -13,6 +13,7 @@ from fedspill.attack_run import Status
 from fedspill.audit.severity import Severity, State
 from fedspill.intervals import CLIENTS, Interval, OverFederations
 from fedspill.metric import Metric, Score
+from fedspill.reading import Reading
 from fedspill.registry import report_format
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class Finding(_Model):
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     options: dict[str, Any] = Field(default_factory=dict)
     evidence: list[dict[str, Any]] = Field(default_factory=list)
+    reading: Reading | None = None  # of a recording: what was read, in words and tables
     accepted: AcceptedBecause | None = None
     defenses: DefensesTried | None = None
     repeat: str = ""  # the command that runs it again
@@ -193,6 +195,8 @@ class LeakCell(_Model):
     of_100_by_guessing: int | None = None
     n: int = 0
     why: str = ""  # of one without a figure, in a few words
+    reading: str = ""  # what was read, of one that nothing is known to hold against
+    beside: str = ""  # how far that can be believed
     repeats_to_decide: int | None = None
     accepted: bool = False
 
@@ -222,6 +226,7 @@ class Headline(_Model):
     cell: LeakCell | None = None
     needs: list[str] = Field(default_factory=list)  # what the attacker knows beside the messages, in words
     lowered: str = ""  # why it counts one level less than its figure
+    read: bool = False  # whether it tells what was read, since nothing is known to hold it against
 
 
 class SettingSummary(_Model):

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, final
+from typing import Any, TypeVar, final
 
-from fedspill.attack_run import Outcome
+from fedspill.attack_run import Outcome, Status
 from fedspill.audit.accepted import Accepted
 from fedspill.audit.advice import acts_on, combined_advice, keeps_its_promise, proposals, single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
@@ -46,7 +46,7 @@ from fedspill.threat import ADVERSARIES
 
 TRIED_ON = 3  # attacks of a leak and adversary that defenses are tried on; a combination is run against all
 EVENTS = 50  # how many events of the federation a report lists
-_STATUS_ORDER: dict[str, int] = {"ok": 0, "unscored": 1, "errored": 2, "skipped": 3}
+_STATUS_ORDER: dict[str, int] = {"ok": 0, "read": 1, "unscored": 2, "errored": 3, "skipped": 4}
 Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome)
 
 
@@ -333,6 +333,8 @@ class StoredAudit:
         said.append(
             "Defenses marked as tested against an attacker who does not know of them may do worse against one who does."
         )
+        if any(finding.status == "read" for finding in findings):
+            said.append("How far readings are right: the recording holds no truth.")
         if any(finding.status in ("errored", "unscored") for finding in findings):
             said.append("Anything about the attacks that errored or could not be scored: they count as neither.")
         return said
@@ -355,7 +357,7 @@ def verdict(findings: Sequence[Finding], gaps: Sequence[str] = ()) -> AuditVerdi
     status = Counter(finding.status for finding in findings)
     level = Counter(finding.level.word for finding in scored if finding.state != "undecided")
     tried = [point for finding in findings if finding.defenses for point in finding.defenses.tried]
-    names: tuple[Literal["ok", "unscored", "errored", "skipped"], ...] = ("ok", "unscored", "errored", "skipped")
+    names: tuple[Status, ...] = ("ok", "read", "unscored", "errored", "skipped")
     return AuditVerdict(
         worst=max((finding.level for finding in scored), default=None),
         complete=status["errored"] + status["unscored"] == 0
