@@ -131,3 +131,7 @@ class NothingToGuess(NotScored):
 
 class NoTruth(NotScored):
     """The recording does not hold what was true: the guess stands, and cannot be scored."""
+
+
+class NoTwin(FedspillError):
+    """A recording cannot be run again with other data, and the reason why."""

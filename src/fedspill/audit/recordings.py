@@ -22,8 +22,9 @@ from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
 from fedspill.dataset import Examples
 from fedspill.defenses.verify import check_defenses, guarantee_of
 from fedspill.deployment.deployment import Deployment
-from fedspill.deployment.recorded_plan import recorded_deployment
-from fedspill.errors import NotApplicable, NotKnown
+from fedspill.deployment.recorded_plan import recorded_deployment, recorded_plan
+from fedspill.deployment.twin import Twin
+from fedspill.errors import NotApplicable, NotKnown, NoTwin
 from fedspill.federation.local import accuracy
 from fedspill.files import sha256
 from fedspill.metric import Metric
@@ -41,6 +42,7 @@ class Recordings:
         self._target = target
         self._deployments: dict[int, Deployment] = {}
         self._attack_process: AttackProcess | None = None
+        self._twin: Twin | None = None
         self._trace: tuple[str, Trace] | None = None  # the last one opened: jobs come in order
 
     @property
@@ -97,6 +99,31 @@ class Recordings:
             deployment = recorded_deployment(self.trace(setting, seed).protocol, self._target.data_dir)
             return deployment.knowledge() if deployment else {}
         return Deployment.of(self._target.plan, self._target.data_dir).knowledge()
+
+    def twin(self) -> Twin:
+        """The recorded federation, ready to run with proxy data; raises NoTwin where it cannot be."""
+        if self._twin is None:
+            trace = self.trace(AS_DEPLOYED, 0)
+            plan = self._target.plan if self._target.explicit_plan else recorded_plan(trace.protocol)
+            if plan is None:
+                raise NoTwin(
+                    "Neither the recording nor a plan says which model and which data of the kind to take.",
+                    remedy="Audit with a plan that names data and model.",
+                )
+            self._twin = Twin.of(trace, plan, self._target.data_dir)
+        return self._twin
+
+    def twin_trace(self, seed: int) -> Trace:
+        """The recording of one twin, made where it is missing."""
+        folder = self._target.twin_folder(seed)
+        if not folder.is_dir():
+            part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=_made(folder.parent)))
+            try:
+                self.twin().run(FolderRecorder(part, self.trace(AS_DEPLOYED, 0).protocol), seed)
+                _take_place(part, folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+        return FolderTrace(folder)
 
     def planted(self, attack: Planter, setting: DefenseSetting, seed: int) -> PlantedRun:
         """The recording of an attack that plants, made for it alone, and what its adversary knows."""

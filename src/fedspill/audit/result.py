@@ -132,6 +132,43 @@ class DefensesTried(_Model):
     advice: str
 
 
+class LikenessCheck(_Model):
+    """One quantity of the recording, and between which limits that of one more twin would lie."""
+
+    name: str
+    title: str
+    recorded: Rounded
+    low: Rounded
+    high: Rounded
+    twins: list[float]
+    alike: bool
+
+
+class TwinSummary(_Model):
+    """Twins: the recorded federation run again with proxy data whose truth is known, and whether they are like it."""
+
+    possible: bool
+    why: str = ""  # there are none, or they are unlike the recording
+    like: bool | None = None
+    twins: int = 0
+    mix: Rounded = None  # how unlike clients are: concentration of a Dirichlet law
+    chained: bool = True  # whether a twin's rounds follow from each other; not where the server has its own optimizer
+    checks: list[LikenessCheck] = Field(default_factory=list)
+
+
+class TwinFigures(_Model):
+    """What the attack gets on twins, and where the score of one more federation would lie in 95 % of cases."""
+
+    value: Rounded
+    low: Rounded
+    high: Rounded
+    chance: Rounded
+    twins: int
+    figure: str  # "87 of 100 labels"
+    guessing: str
+    severity: SeverityWord | None = None  # by the twins' score, where they are like the recording
+
+
 class AcceptedBecause(_Model):
     reason: str
     until: str
@@ -162,6 +199,7 @@ class Finding(_Model):
     options: dict[str, Any] = Field(default_factory=dict)
     evidence: list[dict[str, Any]] = Field(default_factory=list)
     reading: Reading | None = None  # of a recording: what was read, in words and tables
+    twin: TwinFigures | None = None  # how far such readings are right on twins of the recording
     accepted: AcceptedBecause | None = None
     defenses: DefensesTried | None = None
     repeat: str = ""  # the command that runs it again
@@ -376,6 +414,7 @@ class AuditResult(_Model):
     target: Literal["plan", "trace"]
     accuracy: AccuracyFigures | None
     headline: Headline = Headline(sentence="")
+    twin: TwinSummary | None = None  # of a recording without truth
     leaks: list[LeakRow] = Field(default_factory=list)
     left_out: list[str] = Field(default_factory=list)  # leaks that no attack of the plan is about
     findings: list[Finding]

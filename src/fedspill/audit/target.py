@@ -14,6 +14,7 @@ from fedspill.defense import Defense
 from fedspill.deployment.plan import Plan
 from fedspill.files import dump_json
 from fedspill.registry import make
+from fedspill.seeds import seed_of
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,17 @@ class Target:
     explicit_plan: bool = True  # whether the plan's data and model are those of the recording
     data_dir: Path | None = None
     show_data: bool = False
+    twins: int = 0  # of a recording: how many to make where its truth is not known
+
+    @property
+    def twin_seeds(self) -> tuple[int, ...]:
+        return tuple(seed_of(self.plan.seed, "twin", number) for number in range(self.twins))
+
+    def twin_folder(self, seed: int) -> Path:
+        """Where the recording of a twin belongs, until the audit is done."""
+        what = hashlib.sha256(dump_json([self.code, self.plan.essence()])).hexdigest()[:16]
+        base = self.folder if self.folder.is_dir() else Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
+        return base / "twins" / f"{seed}-{what}"
 
     def absolute(self) -> Target:
         """For workers, which may stand elsewhere."""
@@ -110,6 +122,7 @@ class Target:
             "explicit_plan": self.explicit_plan,
             "data_dir": str(self.data_dir) if self.data_dir else None,
             "show_data": self.show_data,
+            "twins": self.twins,
         }
 
     @staticmethod
@@ -123,6 +136,7 @@ class Target:
             value["explicit_plan"],
             Path(value["data_dir"]) if value["data_dir"] else None,
             value["show_data"],
+            value.get("twins", 0),
         )
 
 

@@ -35,6 +35,10 @@ def audit(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster; 'local' makes one.")] = None,
+    proxy: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Data of the kind, for twins of a recording without truth.")
+    ] = None,
+    twins: Annotated[int, typer.Option(min=0, help="Twins of a recording without truth; 0: none.")] = 5,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Federations with seeds of their own.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, and what it would cost.")] = False,
@@ -51,7 +55,7 @@ def audit(
 ) -> None:
     """Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report."""
     from fedspill.audit.accepted import read_accepted
-    from fedspill.audit.run_audit import Request, answer, with_plan
+    from fedspill.audit.run_audit import Request, answer, with_plan, with_proxy
     from fedspill.cli.finish import finish
     from fedspill.cli.live_matrix import LiveMatrix
     from fedspill.deployment.plan import read_plan
@@ -62,6 +66,7 @@ def audit(
     request = Request(
         checked, out, trace, partial, explicit, plan, data_dir, show_data, fresh, retry, read_accepted(accept)
     )
+    request = replace(with_proxy(request, proxy) if proxy else request, twins=twins)
     request = with_plan(request, device=device, workers=workers, seed=seed, repeats=repeats, fail_on=fail_on)
     refuse_missing_device(request.plan.device)
     if dry_run:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fedspill.audit.result import Advice, AuditResult, DefenseCheck, Headline, LeakCell, LeakChange, LeakRow
 from fedspill.report.figures import counted, percent, points
-from fedspill.report.readings import ShownReading, shown_readings
+from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
 
@@ -57,6 +57,7 @@ class FirstScreen:
     columns: tuple[tuple[str, str], ...]  # who, and what that is
     rows: tuple[ShownRow, ...]
     readings: tuple[ShownReading, ...]  # of a recording whose truth is not known
+    twin: str  # whether readings could be held against twins
     left_out: str
     defenses: str
     advice: tuple[ShownAdvice, ...]
@@ -80,6 +81,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         columns=tuple((_capital(a.who) or a.name, a.short or a.title) for a in result.adversaries),
         rows=tuple(shown_row(row, result) for row in result.leaks),
         readings=shown_readings(result),
+        twin=twin_words(result.twin),
         left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
         defenses=_defenses(result.defense_checks),
         advice=tuple(shown_advice(advice) for advice in _first_advice(result)),

@@ -58,6 +58,7 @@ def _readings(screen: FirstScreen) -> list[str]:
     lines = ["**What is read, and how far that can be believed**", ""] if screen.readings else []
     for one in screen.readings:
         lines += [f"- {text(one.summary)}, read by {text(one.who)} ({text(one.attack)}): {text(one.sure)}."]
+    lines += ["", text(screen.twin)] if screen.twin else []
     for table in [table for one in screen.readings for table in one.tables][:MOST_TABLES]:
         lines += ["", f"{text(table.title)}:", "", f"| {' | '.join(map(text, table.columns))} |"]
         lines += ["|" + "---|" * len(table.columns), *(f"| {' | '.join(map(text, row))} |" for row in table.rows)]

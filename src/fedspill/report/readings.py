@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedspill.audit.result import AuditResult, Finding
+from fedspill.audit.result import AuditResult, Finding, TwinSummary
 from fedspill.reading import FEW, Entry
 
 TOO_FEW = f"under {FEW}"  # for what is too small to be told
@@ -60,3 +60,23 @@ def _shown(leak: str, title: str, who: str, finding: Finding, beside: str) -> Sh
 
 def _entry(value: Entry) -> str:
     return TOO_FEW if value is None else str(value)
+
+
+def twin_words(twin: TwinSummary | None) -> str:
+    """Whether the recorded federation could be run again where the truth is known, and whether that is like it."""
+    if twin is None:
+        return ""
+    if not twin.possible:
+        return f"No twin of this federation could be made, so readings stand by themselves: {_lowered(twin.why)}"
+    alike = sum(check.alike for check in twin.checks)
+    made = (
+        f"{twin.twins} twins were run with proxy data, from the recorded models, with as many rounds, clients, samples "
+        f"and steps; {alike} of {len(twin.checks)} quantities of the recording are as theirs"
+    )
+    server = "" if twin.chained else " The server does not average plainly; twins start anew from each recorded model."
+    verdict = "" if twin.like else f" So their scores say little of it: {twin.why}."
+    return f"{made}.{verdict}{server}"
+
+
+def _lowered(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}"

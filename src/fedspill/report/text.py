@@ -87,6 +87,7 @@ def _readings(screen: FirstScreen, width: int) -> list[str]:
     said = ["What is read, and how far that can be believed:"]
     for one in screen.readings:
         said += _filled(f"- {one.summary}, read by {one.who} ({one.attack}): {one.sure}.", width, "  ")
+    said += _filled(screen.twin, width) if screen.twin else []
     table = next((table for one in screen.readings for table in one.tables if table.columns[0] == "client"), None)
     if table is not None:
         said.append(f"{table.title} (all in the report):")
