@@ -118,7 +118,7 @@ class AttackJob(Job):
                 outcome = score_guess(
                     leak,
                     guess,
-                    trace.truth().beside(recordings.clients(self.seed)),
+                    recordings.truth(trace, self.seed),
                     used=attack.used,
                     metrics=recordings.metrics(),
                     show_data=recordings.show_data,

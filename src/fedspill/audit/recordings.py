@@ -30,8 +30,9 @@ from fedspill.files import sha256
 from fedspill.metric import Metric
 from fedspill.plain_text import one_line
 from fedspill.registry import make
-from fedspill.trace import Trace
+from fedspill.trace import Trace, Truth
 from fedspill.trace_folder import FolderRecorder, FolderTrace
+from fedspill.truth_table import brought_truth
 
 
 @final
@@ -90,6 +91,12 @@ class Recordings:
         if self._trace is None or self._trace[0] != str(folder):
             self._trace = (str(folder), FolderTrace(folder, partial=self._target.partial))
         return self._trace[1]
+
+    def truth(self, trace: Trace, seed: int) -> Truth:
+        """What is known to be true of a recording: its own facts, those that were brought, and the clients' data."""
+        target = self._target
+        truth = trace.truth() if target.truth is None else brought_truth(trace, target.truth, target.nodes)
+        return truth.beside(self.clients(seed))
 
     def knowledge(self, setting: DefenseSetting, seed: int) -> dict[str, Any]:
         """What adversaries that may know such things are given, beside the protocol."""
@@ -157,7 +164,8 @@ class Recordings:
         """Where the truth lies, or what it can be made from: the audit, the recording, the data."""
         data = self._target.data_dir or os.environ.get("FEDSPILL_DATA")
         elsewhere = Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"  # where workers of a cluster record
-        folders = [self._target.folder, self._target.trace, data, elsewhere]
+        brought = [path.parent if path else None for path in (self._target.truth, self._target.nodes)]
+        folders = [self._target.folder, self._target.trace, data, elsewhere, *brought]
         return [Path(folder) for folder in folders if folder]
 
     def metrics(self) -> list[Metric[Any]]:

@@ -39,6 +39,7 @@ from fedspill.files import sha256
 from fedspill.plain_text import one_line
 from fedspill.registry import find
 from fedspill.trace_folder import FolderTrace
+from fedspill.truth_table import brought_truth
 from fedspill.version import __version__
 
 TWINS = 5  # three make intervals half as wide again, ten cost twice as much for a fifth less
@@ -59,6 +60,8 @@ class Request:
     fresh: bool = False
     retry: bool = False
     accepted: Accepted = NOTHING_ACCEPTED
+    truth: Path | None = None  # of a recording: a table of what clients trained on
+    nodes: Path | None = None
     twins: int = TWINS  # of a recording whose truth is not known; 0: none
     workers: Callable[[Target], Workers] | None = None  # None: processes of this machine, as many as the plan says
 
@@ -287,9 +290,11 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
         request.explicit_plan,
         request.data_dir,
         request.show_data,
+        request.truth,
+        request.nodes,
         request.twins if request.trace else 0,
     )
-    identity = {"plan": plan.essence(), "show_data": request.show_data, **_trace_identity(request.trace)}
+    identity = {"plan": plan.essence(), "show_data": request.show_data, **_trace_identity(request)}
     facts = store.facts()
     if "identity" in facts and facts["identity"] != identity:
         raise UsageError(
@@ -366,8 +371,20 @@ def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
     }
 
 
-def _trace_identity(trace: Path | None) -> dict[str, Any]:
-    return {} if trace is None else {"trace": sha256(trace / "index.jsonl")}
+def _trace_identity(request: Request) -> dict[str, Any]:
+    """The recording and the truth that was brought, by their content."""
+    if request.trace is None:
+        if request.truth or request.nodes:
+            raise UsageError("--truth and --nodes are of a recording.", remedy="Name the recording with --trace.")
+        return {}
+    brought = [path for path in (request.truth, request.nodes) if path is not None]
+    if brought and request.truth is None:
+        raise UsageError("--nodes says which client of the truth is which node.", remedy="Name the truth with --truth.")
+    if request.truth is not None:
+        brought_truth(FolderTrace(request.trace, partial=request.partial), request.truth, request.nodes)
+    files = [file for path in brought for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
+    said = {"truth": [sha256(file) for file in files]} if files else {}
+    return {"trace": sha256(request.trace / "index.jsonl"), **said}
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any], place: str = "") -> str:

@@ -30,6 +30,9 @@ def attack(
     plan: Annotated[
         Path | None, typer.Option(help="The plan of the recording, where it names code or data of your own.")
     ] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="Table of what clients trained on: client,round,label,count.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 7,
     limit: Annotated[float | None, typer.Option(help="Seconds after which the attack is stopped.")] = None,
     partial: Partial = False,
@@ -50,6 +53,7 @@ def attack(
     from fedspill.threat import adversary as named_adversary
     from fedspill.trace import Trace
     from fedspill.trace_folder import FolderTrace
+    from fedspill.truth_table import brought_truth
 
     screen = Screen()
     use_one_thread("cpu")
@@ -67,13 +71,14 @@ def attack(
                 remedy="Name its plan with --plan.",
             )
         recorded, knowledge = run_planted(made, threat, deployment)
+    known = brought_truth(recorded, truth) if truth else recorded.truth()
     outcome = run_attack(
         made,
         recorded,
         threat,
         knowledge=knowledge,
         seed=seed,
-        truth=recorded.truth().beside(deployment.shares.clients) if deployment else None,
+        truth=known.beside(deployment.shares.clients) if deployment else known,
         metrics=[make("metrics", one) for one in metric or []],
         limit=limit,
         progress=screen,

@@ -30,6 +30,10 @@ def audit(
     plan: Annotated[Path | None, typer.Argument(help="The plan (TOML); default: a small federation on digits.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the audit; the same one continues.")] = Path("fedspill-audit"),
     trace: Annotated[Path | None, typer.Option(help="Audit this recording instead of running a federation.")] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="Table of what clients of the recording trained on: client,round,label,count.")
+    ] = None,
+    nodes: Annotated[Path | None, typer.Option(help="Table node,client: whose name in --truth is which node.")] = None,
     partial: Partial = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of real data sets.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
@@ -66,7 +70,7 @@ def audit(
     request = Request(
         checked, out, trace, partial, explicit, plan, data_dir, show_data, fresh, retry, read_accepted(accept)
     )
-    request = replace(with_proxy(request, proxy) if proxy else request, twins=twins)
+    request = replace(with_proxy(request, proxy) if proxy else request, truth=truth, nodes=nodes, twins=twins)
     request = with_plan(request, device=device, workers=workers, seed=seed, repeats=repeats, fail_on=fail_on)
     refuse_missing_device(request.plan.device)
     if dry_run:
