@@ -22,7 +22,10 @@ from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import AuditResult
 from fedspill.audit.run_audit import Quiet, Request, answer, run_audit
 from fedspill.audit.sealed_attack import AttackProcess
+from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
+from fedspill.trace import MemoryTrace
+from fedspill.trace_folder import FolderRecorder
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "widths": [16]},
@@ -204,3 +207,17 @@ class {class_name}(Attack):
         honest = llbg_counts(layer.require_bias("theirs"), per_step, layer.samples, zeros)
 {indented}
 '''
+
+
+def record_without_truth(plan: Plan, folder: Path, **said: Any) -> Deployment:
+    """The recording that a user brings: messages and protocol, neither truth nor plan; `said` alters the protocol."""
+    deployment = Deployment.of(plan)
+    heard = MemoryTrace(deployment.protocol())
+    deployment.federation(heard).run()
+    recorder = FolderRecorder(folder, {**heard.protocol, "plan": None, **said})
+    for number in range(plan.federation.rounds):
+        for message in heard.messages(round=number):
+            recorder.say(message)
+        recorder.end_round(number)
+    recorder.finish()
+    return deployment

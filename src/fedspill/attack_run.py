@@ -13,17 +13,19 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedspill.attack import Attack
-from fedspill.errors import FedspillError, NothingToGuess, NotScored
+from fedspill.errors import FedspillError, NothingToGuess, NoTruth, NotScored
 from fedspill.guess import Guess
 from fedspill.intervals import CLIENTS, Proof, Scale
 from fedspill.leak import Leak
 from fedspill.metric import Measured, Metric, Score
 from fedspill.progress import UNWATCHED, Progress
+from fedspill.reading import Reading
 from fedspill.registry import entries, make
 from fedspill.threat import ThreatModel
 from fedspill.trace import Trace, Truth
 
-Status: TypeAlias = Literal["ok", "unscored", "errored", "skipped"]
+# read: the attack answered, and nothing is known to hold the answer against.
+Status: TypeAlias = Literal["ok", "read", "unscored", "errored", "skipped"]
 
 
 class Measurement(BaseModel):
@@ -76,6 +78,7 @@ class Outcome(BaseModel):
     notes: list[str] = Field(default_factory=list)
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     evidence: list[dict[str, Any]] = Field(default_factory=list)
+    reading: Reading | None = None  # the guess in words and tables
     guess: Guess | None = Field(default=None, exclude=True, repr=False)
     scores: dict[str, Score] = Field(default_factory=dict, exclude=True)
 
@@ -96,7 +99,8 @@ def run_attack(
     """What `attack` by `threat` reads out of `trace`, held against the truth.
 
     `truth` is the recording's own unless given. `metrics` are scored beside those of the attack's leak. An attack that
-    cannot run, or fails, raises; one whose guess cannot be held against the truth is unscored, never zero.
+    cannot run, or fails, raises; one whose guess cannot be held against the truth is unscored, never zero. Where the
+    truth is not known, the outcome is what was read.
     """
     view = trace.view(threat, me=threat.me, knowledge=knowledge, progress=progress)
     guess = attack(view, seed=seed, limit=limit)
@@ -118,10 +122,13 @@ def score_guess(
     measured: dict[str, Measurement] = {}
     scores: dict[str, Score] = {}
     notes = list(guess.notes)
+    reading = leak.read(guess, private=show_data)
     for metric in (headline, *_details(leak, metrics, notes)):
         try:
             result = metric.measure(guess, truth)
         except NotScored as error:
+            if metric is headline and isinstance(error, NoTruth):
+                return _read(guess, reading, error, notes, used)
             if metric is headline:
                 nothing = isinstance(error, NothingToGuess)
                 return Outcome(status="skipped" if nothing else "unscored", why=error.problem, guess=guess)
@@ -139,9 +146,17 @@ def score_guess(
         notes=notes,
         used=list(used),
         evidence=[item.as_json() for item in headline.evidence(guess, truth, private=show_data)],
+        reading=reading,
         guess=guess,
         scores=scores,
     )
+
+
+def _read(guess: Guess, reading: Reading, why: NoTruth, notes: list[str], used: Sequence[str]) -> Outcome:
+    """What was read where nothing is known to be true; an attack that answered nothing read nothing."""
+    if not reading.messages:
+        return Outcome(status="skipped", why="the attack answered nothing: what it saw carries nothing", guess=guess)
+    return Outcome(status="read", why=why.problem, notes=notes, used=list(used), reading=reading, guess=guess)
 
 
 def metrics_of(leak: Leak[Any], more: Sequence[Metric[Any]] = ()) -> dict[str, Metric[Any]]:

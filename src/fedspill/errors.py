@@ -12,6 +12,7 @@ class ExitCode(IntEnum):
     USAGE = 2  # the command line or the plan is wrong
     INCOMPLETE = 3  # the work did not finish
     REFUSED = 4  # an input file or message was refused
+    READ = 5  # a recording was read, and nothing is known to hold the readings against
     INTERRUPTED = 130
 
 
@@ -126,3 +127,11 @@ class NotScored(FedspillError):
 
 class NothingToGuess(NotScored):
     """There is no leak of this kind to look for: any guess would do, or the attack says that it does not apply."""
+
+
+class NoTruth(NotScored):
+    """The recording does not hold what was true: the guess stands, and cannot be scored."""
+
+
+class NoTwin(FedspillError):
+    """A recording cannot be run again with other data, and the reason why."""

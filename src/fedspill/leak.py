@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fedspill.guess import Guess
 from fedspill.metric import Metric, Score
+from fedspill.reading import Reading, plain_reading
 from fedspill.threat import FederationKind
 
 G = TypeVar("G", bound=Guess)
@@ -58,6 +59,8 @@ class Leak(Generic[G]):
     share: Callable[[float], float] = _between_0_and_1  # a value of the headline metric as a share, for a picture
     implied_by: tuple[str, ...] = ()  # leaks that say this one too, to an adversary who has them
     federations: tuple[FederationKind, ...] = ("horizontal", "shared towers")  # those that can have it
+    # What a guess says, for those who do not know the truth; with `private`, of single records too.
+    reader: Callable[[G, bool], Reading] | None = None
 
     @property
     def headline(self) -> Metric[G]:
@@ -67,6 +70,10 @@ class Leak(Generic[G]):
         """The score, and what guessing would get, in this leak's own words."""
         figure = self.figure(score.value)
         return Words(figure, self.figure(score.chance), self.sentence.format(figure=figure))
+
+    def read(self, guess: G, *, private: bool = False) -> Reading:
+        """The guess in words and tables."""
+        return self.reader(guess, private) if self.reader else plain_reading(guess)
 
     def claimed(self, degree: Degree) -> str:
         """What can be done, with how much of it."""

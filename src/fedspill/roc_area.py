@@ -11,7 +11,7 @@ from sklearn.metrics import roc_curve
 from torch import Tensor
 
 from fedspill.curve_intervals import Ranking, measure_area, own_clusters
-from fedspill.errors import NotScored
+from fedspill.errors import NoTruth
 from fedspill.evidence import Curve, Evidence
 from fedspill.guess import Guess
 from fedspill.intervals import CONFIDENCE, OverFederations, Scale
@@ -24,7 +24,7 @@ MAX_FPR = 0.25  # what paper 004 restricts its curves to
 def target_facts(guess: Guess, places: Tensor, truth: Truth, name: str) -> Tensor:
     """(targets,) that fact of every target."""
     if any(not truth.has(origin, name) for origin in guess.of):
-        raise NotScored(f"the recording does not say {name.replace('_', ' ')}")
+        raise NoTruth(f"the recording does not say {name.replace('_', ' ')}")
     pairs = zip(guess.of, places.tolist(), strict=True)
     return torch.stack([truth.get(origin, name)[place] for origin, place in pairs])
 

@@ -1,8 +1,9 @@
-"""Jobs: the three kinds of work of an audit, each a pure function of the plan, small enough to lose, JSON both ways.
+"""Jobs: the kinds of work of an audit, each a pure function of the plan, small enough to lose, JSON both ways.
 
 RecordJob: run the federation with a setting of defenses and a seed, and record it.
 AttackJob: run an attack by an adversary on such a recording, and measure what came out.
 ControlJob: run the attack where it must find something, and where there is nothing to find.
+TwinsJob, TwinAttackJob: run a recorded federation again with proxy data, and the attack on it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, ClassVar, Self, final
 
 from fedspill.attack_run import Outcome, score_guess
 from fedspill.audit.controls import run_control
+from fedspill.audit.likeness import compared
 from fedspill.audit.matrix import Pair
-from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
+from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome, TwinsOutcome
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.sealed_attack import SealedAttack, is_foreign
-from fedspill.audit.target import DefenseSetting
+from fedspill.audit.target import AS_DEPLOYED, DefenseSetting
+from fedspill.deployment.quantities import quantities_of
 from fedspill.errors import FedspillError, NotApplicable, NotKnown
 from fedspill.files import dump_json
 from fedspill.registry import entries, find
@@ -119,7 +122,7 @@ class AttackJob(Job):
                 outcome = score_guess(
                     leak,
                     guess,
-                    trace.truth().beside(recordings.clients(self.seed)),
+                    recordings.truth(trace, self.seed),
                     used=attack.used,
                     metrics=recordings.metrics(),
                     show_data=recordings.show_data,
@@ -142,6 +145,76 @@ class AttackJob(Job):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         return cls(Pair(**value["pair"]), DefenseSetting.from_json(value["setting"]), value["seed"])
+
+
+@final
+@dataclass(frozen=True)
+class TwinsJob(Job):
+    """Makes the twins of a recording and tests whether they are like it."""
+
+    kind: ClassVar[str] = "twins"
+    outcome = TwinsOutcome
+
+    seeds: tuple[int, ...]
+
+    def run(self, recordings: Recordings) -> TwinsOutcome:
+        try:
+            twin = recordings.twin()
+            twins = [quantities_of(recordings.twin_trace(seed)) for seed in self.seeds]
+            recorded, others = compared(quantities_of(recordings.trace(AS_DEPLOYED, 0)), twins)
+        except FedspillError as error:  # no twin, or proxy data or a model that cannot be had: the readings stand
+            return TwinsOutcome(status="skipped", why=str(error))
+        return TwinsOutcome(status="ok", mix=twin.mix, chained=twin.chains_rounds, recorded=recorded, twins=others)
+
+    def title(self) -> str:
+        return f"{len(self.seeds)} twins of the recording"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "seeds": list(self.seeds)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(tuple(value["seeds"]))
+
+
+@final
+@dataclass(frozen=True)
+class TwinAttackJob(Job):
+    """One attack by one adversary on one twin."""
+
+    kind: ClassVar[str] = "twin-attack"
+    outcome = Outcome
+
+    pair: Pair
+    seed: int
+
+    def run(self, recordings: Recordings) -> Outcome:
+        pair = self.pair
+        try:
+            twin, leak = recordings.twin().deployment(self.seed), pair.leak
+            trace = recordings.twin_trace(self.seed)
+            with recordings.attack_process(pair.attack) as process:
+                attack = SealedAttack(process, pair.attack, pair.options, pair.threat, pair.threat.me)
+                attack.begin(trace, twin.knowledge())
+                guess = attack.guess(leak.guess, seed_of(self.seed, pair.attack, pair.adversary))
+            return score_guess(leak, guess, trace.truth().beside(twin.shares.clients), used=attack.used)
+        except (NotKnown, NotApplicable) as error:
+            return Outcome(status="skipped", why=str(error))
+        except FedspillError as error:
+            return Outcome(status="errored", why=str(error))
+
+    def runs_foreign_code(self) -> bool:
+        return super().runs_foreign_code() or is_foreign(self.pair.attack)
+
+    def title(self) -> str:
+        return f"{self.pair.id} on a twin"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "pair": asdict(self.pair), "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(Pair(**value["pair"]), value["seed"])
 
 
 @final
@@ -186,7 +259,7 @@ def _has_foreign_leak(pair: Pair) -> bool:
         return False
 
 
-_KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in (RecordJob, AttackJob, ControlJob)}
+_KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in (RecordJob, AttackJob, ControlJob, TwinsJob, TwinAttackJob)}
 
 
 def job_from(value: Mapping[str, Any]) -> Job:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fedspill.audit.result import Finding, Headline, LeakCell, LeakRow, ScoreFigures
-from fedspill.audit.severity import DEGREES, Severity, State, bar_of
+from fedspill.audit.result import Finding, Headline, LeakCell, LeakRow, ScoreFigures, TwinSummary
+from fedspill.audit.severity import DEGREES, Severity, State, bar_of, unit_advantage
+from fedspill.audit.twin_scores import believed
 from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
@@ -18,17 +19,17 @@ from fedspill.registry import entries, find, load, load_leak
 from fedspill.threat import ADVERSARIES, FederationKind, ThreatModel
 
 # Of several states, the one that a cell has: the first of these. A failed attack is no sign that nothing leaks.
-WORST_FIRST: tuple[State, ...] = ("found", "undecided", "errored", "not found", "not tested", "cannot")
+WORST_FIRST: tuple[State, ...] = ("found", "undecided", "read", "errored", "not found", "not tested", "cannot")
 
 
-def leak_rows(findings: Sequence[Finding]) -> list[LeakRow]:
+def leak_rows(findings: Sequence[Finding], twin: TwinSummary | None = None) -> list[LeakRow]:
     """Every leak that some finding is about, the worst first."""
     adversaries = in_order({finding.adversary for finding in findings})
     names = list(dict.fromkeys(finding.family for finding in findings))
     leaks = {name: _leak(name, next(f.attack for f in findings if f.family == name)) for name in names}
     cells = {
         (name, adversary): _own_cell(
-            adversary, [f for f in findings if (f.family, f.adversary) == (name, adversary)], leaks[name]
+            adversary, [f for f in findings if (f.family, f.adversary) == (name, adversary)], leaks[name], twin
         )
         for name in names
         for adversary in adversaries
@@ -72,9 +73,12 @@ def left_out_of(rows: Sequence[LeakRow], kind: FederationKind = "horizontal") ->
     return [entry.title for entry in others if entry.is_plugin or kind in load_leak(entry.name).federations]
 
 
-def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding]) -> Headline:
+def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: TwinSummary | None = None) -> Headline:
     """The worst row in one sentence."""
     found = [row for row in rows if row.state == "found"]
+    read = [row for row in rows if row.state == "read"]
+    if not found and read:
+        return Headline(sentence=_read(read, findings, twin), read=True)
     if not found:
         return Headline(sentence=_nothing_found(rows))
     row = max(found, key=lambda row: max(map(badness, row.cells)))
@@ -97,6 +101,27 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding]) -> Headlin
     )
 
 
+def _read(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: TwinSummary | None) -> str:
+    """What the one who reads most reads, where nothing is known to be true."""
+    names = list(dict.fromkeys(cell.adversary for row in rows for cell in row.cells if cell.state == "read"))
+    most = max(names, key=lambda name: sum(_reads(row, name) for row in rows))
+    cells = [cell for row in rows if (cell := row.cell(most)) is not None and cell.state == "read"]
+    who, summaries = _who(most), [cell.reading for cell in cells]
+    said = f"{who[:1].upper()}{who[1:]} reads {_listed(summaries)}"
+    if twin is None or not twin.possible:
+        return f"{said}; nothing is known to say how far that is right."
+    if not twin.like:
+        return f"{said}; twins of this federation are unlike it, so nothing says how far that is right."
+    by_id = {finding.id: finding for finding in findings}
+    figures = [figure.figure for cell in cells if (figure := by_id[cell.finding].twin) is not None]
+    return f"{said}; on twins of this federation such readings get {_listed(figures) if figures else 'no score'}."
+
+
+def _reads(row: LeakRow, adversary: str) -> bool:
+    cell = row.cell(adversary)
+    return cell is not None and cell.state == "read"
+
+
 def _nothing_found(rows: Sequence[LeakRow]) -> str:
     states = {row.state for row in rows}
     if "undecided" in states:
@@ -106,13 +131,15 @@ def _nothing_found(rows: Sequence[LeakRow]) -> str:
     return "Nothing could be measured, so this says nothing about what leaks."
 
 
-def _own_cell(adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None) -> LeakCell:
+def _own_cell(
+    adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None, twin: TwinSummary | None
+) -> LeakCell:
     """What the adversary's own attacks on a leak come to."""
     fitting = [finding for finding in findings if finding.lacks != OF_ANOTHER_KIND] or findings
-    return _cell_of(adversary, fitting, leak)
+    return _cell_of(adversary, fitting, leak, twin)
 
 
-def _cell_of(adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None) -> LeakCell:
+def _cell_of(adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None, twin: TwinSummary | None) -> LeakCell:
     if not findings:
         return LeakCell(adversary=adversary, state="not tested", why="no attack of the plan")
     state = min((finding.state for finding in findings), key=WORST_FIRST.index)
@@ -120,10 +147,36 @@ def _cell_of(adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None
     if state in ("found", "undecided", "not found"):
         worst = max(told, key=lambda f: (f.level, f.gained, f.score.value is not None))
         return _scored_cell(adversary, state, worst, leak)
+    if state == "read":
+        return _read_cell(adversary, told, leak, twin)
     # Of several reasons: that of the attack called like its leak, our best one; else of the one nearest to a score.
     said = min(told, key=lambda finding: (finding.attack != finding.family, finding.lacks, finding.attack))
     said = min(told, key=lambda finding: (finding.lacks, finding.attack)) if state == "cannot" else said
     return LeakCell(adversary=adversary, state=state, finding=said.id, why=said.why_short)
+
+
+def _read_cell(
+    adversary: str, findings: Sequence[Finding], leak: Leak[Any] | None, twin: TwinSummary | None
+) -> LeakCell:
+    """Of several readings that which twins say most for; without twins that of the attack called like its leak."""
+
+    def rank(finding: Finding) -> tuple[float, bool, float]:
+        figures, expects = finding.twin, finding.reading.expects if finding.reading else None
+        gained = 0.0
+        if leak is not None and figures is not None and figures.value is not None and figures.chance is not None:
+            gained = unit_advantage(figures.value, figures.chance, leak.headline.perfect)
+        return gained, finding.attack == finding.family, expects or 0.0
+
+    said = max(findings, key=rank)
+    return LeakCell(
+        adversary=adversary,
+        state="read",
+        severity=said.twin.severity if said.twin else None,
+        finding=said.id,
+        why=said.why_short,
+        reading=said.reading.summary if said.reading else "",
+        beside=believed(said, twin),
+    )
 
 
 def _scored_cell(adversary: str, state: State, finding: Finding, leak: Leak[Any] | None) -> LeakCell:

@@ -47,4 +47,17 @@ class ControlOutcome(BaseModel):
         return ""
 
 
-JobOutcome: TypeAlias = RecordOutcome | Outcome | ControlOutcome
+class TwinsOutcome(BaseModel):
+    """The twins of a recording: the same quantities of it and of each, or the reason why there are none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Status
+    why: str = ""
+    mix: float | None = None
+    chained: bool = True
+    recorded: dict[str, float] = {}
+    twins: list[dict[str, float]] = []
+
+
+JobOutcome: TypeAlias = RecordOutcome | Outcome | ControlOutcome | TwinsOutcome

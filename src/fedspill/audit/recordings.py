@@ -22,15 +22,17 @@ from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
 from fedspill.dataset import Examples
 from fedspill.defenses.verify import check_defenses, guarantee_of
 from fedspill.deployment.deployment import Deployment
-from fedspill.deployment.recorded_plan import recorded_deployment
-from fedspill.errors import NotApplicable, NotKnown
+from fedspill.deployment.recorded_plan import recorded_deployment, recorded_plan
+from fedspill.deployment.twin import Twin
+from fedspill.errors import NotApplicable, NotKnown, NoTwin
 from fedspill.federation.local import accuracy
 from fedspill.files import sha256
 from fedspill.metric import Metric
 from fedspill.plain_text import one_line
 from fedspill.registry import make
-from fedspill.trace import MemoryTrace, Trace
+from fedspill.trace import MemoryTrace, Trace, Truth
 from fedspill.trace_folder import FolderRecorder, FolderTrace
+from fedspill.truth_table import brought_truth
 
 
 @final
@@ -41,6 +43,7 @@ class Recordings:
         self._target = target
         self._deployments: dict[int, Deployment] = {}
         self._attack_process: AttackProcess | None = None
+        self._twin: Twin | None = None
         self._trace: tuple[str, Trace] | None = None  # the last one opened: jobs come in order
 
     @property
@@ -89,6 +92,12 @@ class Recordings:
             self._trace = (str(folder), FolderTrace(folder, partial=self._target.partial))
         return self._trace[1]
 
+    def truth(self, trace: Trace, seed: int) -> Truth:
+        """What is known to be true of a recording: its own facts, those that were brought, and the clients' data."""
+        target = self._target
+        truth = trace.truth() if target.truth is None else brought_truth(trace, target.truth, target.nodes)
+        return truth.beside(self.clients(seed))
+
     def knowledge(self, setting: DefenseSetting, seed: int) -> dict[str, Any]:
         """What adversaries that may know such things are given, beside the protocol."""
         if self._target.trace is None:
@@ -109,6 +118,31 @@ class Recordings:
         trace = MemoryTrace(deployment.protocol())
         deployment.federation(trace, device=deployment.plan.device, malicious_party=True).run()
         return trace
+
+    def twin(self) -> Twin:
+        """The recorded federation, ready to run with proxy data; raises NoTwin where it cannot be."""
+        if self._twin is None:
+            trace = self.trace(AS_DEPLOYED, 0)
+            plan = self._target.plan if self._target.explicit_plan else recorded_plan(trace.protocol)
+            if plan is None:
+                raise NoTwin(
+                    "Neither the recording nor a plan says which model and which data of the kind to take.",
+                    remedy="Audit with a plan that names data and model.",
+                )
+            self._twin = Twin.of(trace, plan, self._target.data_dir)
+        return self._twin
+
+    def twin_trace(self, seed: int) -> Trace:
+        """The recording of one twin, made where it is missing."""
+        folder = self._target.twin_folder(seed)
+        if not folder.is_dir():
+            part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=_made(folder.parent)))
+            try:
+                self.twin().run(FolderRecorder(part, self.trace(AS_DEPLOYED, 0).protocol), seed)
+                _take_place(part, folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+        return FolderTrace(folder)
 
     def planted(self, attack: Planter, setting: DefenseSetting, seed: int) -> PlantedRun:
         """The recording of an attack that plants, made for it alone, and what its adversary knows."""
@@ -142,7 +176,8 @@ class Recordings:
         """Where the truth lies, or what it can be made from: the audit, the recording, the data."""
         data = self._target.data_dir or os.environ.get("FEDSPILL_DATA")
         elsewhere = Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"  # where workers of a cluster record
-        folders = [self._target.folder, self._target.trace, data, elsewhere]
+        brought = [path.parent if path else None for path in (self._target.truth, self._target.nodes)]
+        folders = [self._target.folder, self._target.trace, data, elsewhere, *brought]
         return [Path(folder) for folder in folders if folder]
 
     def metrics(self) -> list[Metric[Any]]:

@@ -13,6 +13,7 @@ from fedspill.attack_run import Status
 from fedspill.audit.severity import Severity, State
 from fedspill.intervals import CLIENTS, Interval, OverFederations
 from fedspill.metric import Metric, Score
+from fedspill.reading import Reading
 from fedspill.registry import report_format
 
 if TYPE_CHECKING:
@@ -131,6 +132,43 @@ class DefensesTried(_Model):
     advice: str
 
 
+class LikenessCheck(_Model):
+    """One quantity of the recording, and between which limits that of one more twin would lie."""
+
+    name: str
+    title: str
+    recorded: Rounded
+    low: Rounded
+    high: Rounded
+    twins: list[float]
+    alike: bool
+
+
+class TwinSummary(_Model):
+    """Twins: the recorded federation run again with proxy data whose truth is known, and whether they are like it."""
+
+    possible: bool
+    why: str = ""  # there are none, or they are unlike the recording
+    like: bool | None = None
+    twins: int = 0
+    mix: Rounded = None  # how unlike clients are: concentration of a Dirichlet law
+    chained: bool = True  # whether a twin's rounds follow from each other; not where the server has its own optimizer
+    checks: list[LikenessCheck] = Field(default_factory=list)
+
+
+class TwinFigures(_Model):
+    """What the attack gets on twins, and where the score of one more federation would lie in 95 % of cases."""
+
+    value: Rounded
+    low: Rounded
+    high: Rounded
+    chance: Rounded
+    twins: int
+    figure: str  # "87 of 100 labels"
+    guessing: str
+    severity: SeverityWord | None = None  # by the twins' score, where they are like the recording
+
+
 class AcceptedBecause(_Model):
     reason: str
     until: str
@@ -160,6 +198,8 @@ class Finding(_Model):
     used: list[str] = Field(default_factory=list)  # the knowledge that the attack asked for
     options: dict[str, Any] = Field(default_factory=dict)
     evidence: list[dict[str, Any]] = Field(default_factory=list)
+    reading: Reading | None = None  # of a recording: what was read, in words and tables
+    twin: TwinFigures | None = None  # how far such readings are right on twins of the recording
     accepted: AcceptedBecause | None = None
     defenses: DefensesTried | None = None
     repeat: str = ""  # the command that runs it again
@@ -193,6 +233,8 @@ class LeakCell(_Model):
     of_100_by_guessing: int | None = None
     n: int = 0
     why: str = ""  # of one without a figure, in a few words
+    reading: str = ""  # what was read, of one that nothing is known to hold against
+    beside: str = ""  # how far that can be believed
     repeats_to_decide: int | None = None
     accepted: bool = False
 
@@ -222,6 +264,7 @@ class Headline(_Model):
     cell: LeakCell | None = None
     needs: list[str] = Field(default_factory=list)  # what the attacker knows beside the messages, in words
     lowered: str = ""  # why it counts one level less than its figure
+    read: bool = False  # whether it tells what was read, since nothing is known to hold it against
 
 
 class SettingSummary(_Model):
@@ -371,6 +414,7 @@ class AuditResult(_Model):
     target: Literal["plan", "trace"]
     accuracy: AccuracyFigures | None
     headline: Headline = Headline(sentence="")
+    twin: TwinSummary | None = None  # of a recording without truth
     leaks: list[LeakRow] = Field(default_factory=list)
     left_out: list[str] = Field(default_factory=list)  # leaks that no attack of the plan is about
     findings: list[Finding]

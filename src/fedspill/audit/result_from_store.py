@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, final
+from typing import Any, TypeVar, final
 
-from fedspill.attack_run import Outcome
+from fedspill.attack_run import Outcome, Status
 from fedspill.audit.accepted import Accepted
 from fedspill.audit.advice import acts_on, combined_advice, keeps_its_promise, proposals, single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
-from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
+from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob, TwinAttackJob, TwinsJob
 from fedspill.audit.leak_table import headline_of, in_order, leak_rows, left_out_of
 from fedspill.audit.matrix import Pair
-from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome
+from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome, TwinsOutcome
 from fedspill.audit.result import (
     AdversarySummary,
     AfterAdvice,
@@ -30,11 +30,13 @@ from fedspill.audit.result import (
     DefensesTried,
     Finding,
     Provenance,
+    TwinSummary,
 )
 from fedspill.audit.score_finding import score_finding
 from fedspill.audit.severity import RULE, Severity
 from fedspill.audit.store import Store
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.audit.twin_scores import twin_figures, twin_summary
 from fedspill.audit.why_not import lacking
 from fedspill.defense import Check
 from fedspill.defenses.verify import said_of
@@ -46,8 +48,8 @@ from fedspill.threat import ADVERSARIES
 
 TRIED_ON = 3  # attacks of a leak and adversary that defenses are tried on; a combination is run against all
 EVENTS = 50  # how many events of the federation a report lists
-_STATUS_ORDER: dict[str, int] = {"ok": 0, "unscored": 1, "errored": 2, "skipped": 3}
-Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome)
+_STATUS_ORDER: dict[str, int] = {"ok": 0, "read": 1, "unscored": 2, "errored": 3, "skipped": 4}
+Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome, TwinsOutcome)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,9 @@ class StoredAudit:
             update = {"accepted": accepted.reason(finding.id, today), "repeat": self._command(cell.pair)}
             found.append(finding.model_copy(update=update))
         accuracy, records = self.accuracy(), self._records(AS_DEPLOYED)
-        rows = leak_rows(found)
+        twin = self.twin(found)
+        found = [self._with_twin(cells[finding.id].pair, finding, twin) for finding in found]
+        rows = leak_rows(found, twin)
         checks, gaps = self._checks(records), self.gaps()
         families = summarise_leaks(found)
         return AuditResult(
@@ -215,7 +219,8 @@ class StoredAudit:
             deployment=self.facts["about"]["description"],
             target="trace" if self.target.trace else "plan",
             accuracy=accuracy.figures() if accuracy else None,
-            headline=headline_of(rows, found),
+            headline=headline_of(rows, found, twin),
+            twin=twin,
             leaks=rows,
             left_out=left_out_of(rows, self.target.plan.federation.vertical_or_not),
             findings=found,
@@ -238,6 +243,32 @@ class StoredAudit:
             plan=self.target.plan.model_dump(mode="json"),
             timing={"seconds": round(sum(stored.seconds for stored in self._results.values()), 1)},
         )
+
+    def twin(self, findings: Sequence[Finding]) -> TwinSummary | None:
+        """Of a recording that was read without truth: its twins, and whether they are like it."""
+        read = [finding for finding in findings if finding.status == "read"]
+        made = next(iter(self._outcomes([TwinsJob(self.target.twin_seeds)], TwinsOutcome)), None)
+        if not read or made is None:
+            return None
+        pairs = {cell.pair.id: cell.pair for cell in self.cells}
+        stated = []
+        for finding in read:
+            mine = finding.reading.expects if finding.reading else None
+            others = [o.reading.expects for o in self._on_twins(pairs[finding.id]) if o.reading is not None]
+            if mine is not None:
+                stated.append((mine, [one for one in others if one is not None]))
+        return twin_summary(made, stated)
+
+    def _with_twin(self, pair: Pair, finding: Finding, twin: TwinSummary | None) -> Finding:
+        if finding.status != "read" or twin is None or not twin.possible:
+            return finding
+        if not twin.chained and not any(pair.threat.sees_of_others(kind) for kind in ("update", "gradient")):
+            return finding  # it reads moves of the model, and a twin that is set back each round has none of its own
+        figures = twin_figures(pair.leak, self._on_twins(pair), finding.used, like=bool(twin.like))
+        return finding.model_copy(update={"twin": figures})
+
+    def _on_twins(self, pair: Pair) -> list[Outcome]:
+        return self._outcomes([TwinAttackJob(pair, seed) for seed in self.target.twin_seeds], Outcome)
 
     def gaps(self) -> list[str]:
         """What the plan asks for and the store does not have: never a clean result until it is there."""
@@ -333,6 +364,8 @@ class StoredAudit:
         said.append(
             "Defenses marked as tested against an attacker who does not know of them may do worse against one who does."
         )
+        if any(finding.status == "read" for finding in findings):
+            said.append("How far readings are right: the recording holds no truth.")
         if any(finding.status in ("errored", "unscored") for finding in findings):
             said.append("Anything about the attacks that errored or could not be scored: they count as neither.")
         return said
@@ -355,7 +388,7 @@ def verdict(findings: Sequence[Finding], gaps: Sequence[str] = ()) -> AuditVerdi
     status = Counter(finding.status for finding in findings)
     level = Counter(finding.level.word for finding in scored if finding.state != "undecided")
     tried = [point for finding in findings if finding.defenses for point in finding.defenses.tried]
-    names: tuple[Literal["ok", "unscored", "errored", "skipped"], ...] = ("ok", "unscored", "errored", "skipped")
+    names: tuple[Status, ...] = ("ok", "read", "unscored", "errored", "skipped")
     return AuditVerdict(
         worst=max((finding.level for finding in scored), default=None),
         complete=status["errored"] + status["unscored"] == 0

@@ -21,7 +21,7 @@ from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
 from fedspill.audit.advice import MOST_PROPOSED, keeps_its_promise
 from fedspill.audit.code_fingerprint import fingerprint
 from fedspill.audit.defense_frontier import candidates_of
-from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob
+from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob, TwinAttackJob, TwinsJob
 from fedspill.audit.lock import locked
 from fedspill.audit.matrix import pairs_of
 from fedspill.audit.outcomes import JobOutcome, RecordOutcome
@@ -39,7 +39,10 @@ from fedspill.files import sha256
 from fedspill.plain_text import one_line
 from fedspill.registry import find
 from fedspill.trace_folder import FolderTrace
+from fedspill.truth_table import brought_truth
 from fedspill.version import __version__
+
+TWINS = 5  # three make intervals half as wide again, ten cost twice as much for a fifth less
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class Request:
     fresh: bool = False
     retry: bool = False
     accepted: Accepted = NOTHING_ACCEPTED
+    truth: Path | None = None  # of a recording: a table of what clients trained on
+    nodes: Path | None = None
+    twins: int = TWINS  # of a recording whose truth is not known; 0: none
     workers: Callable[[Target], Workers] | None = None  # None: processes of this machine, as many as the plan says
 
 
@@ -180,9 +186,26 @@ def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, r
     controls: list[Job] = [ControlJob(cell.pair) for cell in StoredAudit(store, target.folder).answered()]
     watcher.more(len(controls))
     _wave(store, target, workers, watcher, controls)
+    if target.trace is not None and target.twins:
+        _try_twins(store, target, workers, watcher)
     if target.trace is None:
         _try_defenses(store, target, workers, watcher)
         _try_together(store, target, workers, watcher)
+
+
+def _try_twins(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
+    """The attacks that read something nobody knows the truth of, on twins whose truth is known."""
+    state = StoredAudit(store, target.folder)
+    read = [cell.pair for cell in state.cells if state.finding(cell, AS_DEPLOYED).status == "read"]
+    if not read:
+        return
+    twins = TwinsJob(target.twin_seeds)
+    watcher.more(1)
+    _wave(store, target, workers, watcher, [twins])
+    if store.results()[twins.key(target.code)].outcome.status == "ok":
+        attacks: list[Job] = [TwinAttackJob(pair, seed) for seed in target.twin_seeds for pair in read]
+        watcher.more(len(attacks))
+        _wave(store, target, workers, watcher, attacks)
 
 
 def _try_defenses(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
@@ -267,8 +290,11 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
         request.explicit_plan,
         request.data_dir,
         request.show_data,
+        request.truth,
+        request.nodes,
+        request.twins if request.trace else 0,
     )
-    identity = {"plan": plan.essence(), "show_data": request.show_data, **_trace_identity(request.trace)}
+    identity = {"plan": plan.essence(), "show_data": request.show_data, **_trace_identity(request)}
     facts = store.facts()
     if "identity" in facts and facts["identity"] != identity:
         raise UsageError(
@@ -345,8 +371,20 @@ def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
     }
 
 
-def _trace_identity(trace: Path | None) -> dict[str, Any]:
-    return {} if trace is None else {"trace": sha256(trace / "index.jsonl")}
+def _trace_identity(request: Request) -> dict[str, Any]:
+    """The recording and the truth that was brought, by their content."""
+    if request.trace is None:
+        if request.truth or request.nodes:
+            raise UsageError("--truth and --nodes are of a recording.", remedy="Name the recording with --trace.")
+        return {}
+    brought = [path for path in (request.truth, request.nodes) if path is not None]
+    if brought and request.truth is None:
+        raise UsageError("--nodes says which client of the truth is which node.", remedy="Name the truth with --truth.")
+    if request.truth is not None:
+        brought_truth(FolderTrace(request.trace, partial=request.partial), request.truth, request.nodes)
+    files = [file for path in brought for file in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
+    said = {"truth": [sha256(file) for file in files]} if files else {}
+    return {"trace": sha256(request.trace / "index.jsonl"), **said}
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any], place: str = "") -> str:
@@ -379,11 +417,13 @@ def _clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
         elif path.exists() or path.is_symlink():
             path.replace(path.with_name(f"{name}.aside-{time.time_ns()}"))
-    shutil.rmtree(folder / "traces", ignore_errors=True)
+    for name in ("traces", "twins"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _tidy(target: Target, seeds: Sequence[int]) -> None:
     """Keeps the recordings of the deployment as it is, to repeat attacks on; the others can be made again."""
+    shutil.rmtree(target.folder / "twins", ignore_errors=True)
     traces = target.folder / "traces"
     if target.trace is not None or not traces.is_dir():
         return
@@ -397,3 +437,17 @@ def with_plan(request: Request, **changes: Any) -> Request:
     """The same request with some of the plan replaced, checked again."""
     values = {**request.plan.model_dump(mode="json"), **{k: v for k, v in changes.items() if v is not None}}
     return replace(request, plan=check_plan(values, "the command line"))
+
+
+def with_proxy(request: Request, name: str) -> Request:
+    """The same request with these data in the place of the recording's own, which nobody else has."""
+    if request.trace is None:
+        raise UsageError("--proxy names data for twins of a recording.", remedy="Name the recording with --trace.")
+    plan = request.plan
+    if "model" not in plan.model_fields_set:
+        recorded = recorded_plan(FolderTrace(request.trace, partial=request.partial).protocol)
+        if recorded is None:
+            raise UsageError("The recording does not say its model.", remedy="Name it in a plan beside --proxy.")
+        plan = recorded
+    values = {**plan.model_dump(mode="json", exclude_unset=True), "model": plan.model.model_dump(), "data": name}
+    return replace(request, plan=check_plan(values, "the command line"), explicit_plan=True)

@@ -19,7 +19,7 @@ from fedspill.evidence import Curve, from_json, merge
 from fedspill.metric import Measured, Metric, Score
 
 BINS = 10
-WORST = ("errored", "unscored", "skipped")  # of several repeats without a score, the one that is told
+WORST = ("errored", "unscored", "read", "skipped")  # of several repeats without a score, the one that is told
 NOT_RUN = Outcome(status="unscored", why="not run yet")
 
 
@@ -48,6 +48,8 @@ def score_finding(
     )
     if not scored:
         worst = min(others, key=lambda outcome: WORST.index(outcome.status), default=NOT_RUN)
+        if worst.status == "read":
+            return _read(finding, worst, control)
         tested = "not tested" if worst.status == "skipped" else "errored"
         return finding.model_copy(
             update={"status": worst.status, "why": worst.why, "state": tested, "why_short": skipped(worst.why)}
@@ -63,7 +65,7 @@ def score_finding(
     used = sorted({word for outcome in scored for word in outcome.used})
     figures = ScoreFigures.of(headline, score)
     finding = finding.model_copy(update={"score": figures.unnumbered, "notes": notes, "used": used})
-    failed = control.failure() if control is not None else "its controls did not run"
+    failed = _failure(control)
     if score.status != "ok" or failed:
         why = failed or score.why
         return finding.model_copy(
@@ -88,6 +90,29 @@ def score_finding(
             "evidence": _evidence(headline, scored),
         }
     )
+
+
+def _read(finding: Finding, outcome: Outcome, control: ControlOutcome | None) -> Finding:
+    """What was read and cannot be scored; an attack whose controls fail is not believed here either."""
+    if failed := _failure(control):
+        return finding.model_copy(
+            update={"status": "unscored", "why": failed, "state": "errored", "why_short": skipped(failed)}
+        )
+    return finding.model_copy(
+        update={
+            "status": "read",
+            "state": "read",
+            "why": outcome.why,
+            "why_short": "read; nothing is known to hold it against",
+            "reading": outcome.reading,
+            "notes": list(outcome.notes),
+            "used": sorted(outcome.used),
+        }
+    )
+
+
+def _failure(control: ControlOutcome | None) -> str:
+    return control.failure() if control is not None else "its controls did not run"
 
 
 def _pooled(metric: Metric[Any], outcomes: Sequence[Outcome]) -> Score:

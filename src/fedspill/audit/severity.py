@@ -16,8 +16,9 @@ from fedspill.threat import KNOWLEDGE, POWERS
 
 # found: surely above chance, with a severity. not found: at chance, and the interval leaves no room for a medium leak.
 # undecided: the interval holds both chance and a medium leak. cannot: the adversary sees, knows or may do too little.
+# read: an attack answered, and nothing is known to hold its answer against.
 # not tested: no attack of ours applies, or the plan leaves out what it would need. errored: an attack failed.
-State: TypeAlias = Literal["found", "undecided", "errored", "not found", "not tested", "cannot"]
+State: TypeAlias = Literal["found", "undecided", "read", "errored", "not found", "not tested", "cannot"]
 
 
 class Severity(IntEnum):

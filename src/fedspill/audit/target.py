@@ -14,6 +14,7 @@ from fedspill.defense import Defense
 from fedspill.deployment.plan import Plan
 from fedspill.files import dump_json
 from fedspill.registry import make
+from fedspill.seeds import seed_of
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,19 @@ class Target:
     explicit_plan: bool = True  # whether the plan's data and model are those of the recording
     data_dir: Path | None = None
     show_data: bool = False
+    truth: Path | None = None  # of a recording: a table of what clients trained on
+    nodes: Path | None = None  # which node of the recording is which client of that table
+    twins: int = 0  # of a recording: how many to make where its truth is not known
+
+    @property
+    def twin_seeds(self) -> tuple[int, ...]:
+        return tuple(seed_of(self.plan.seed, "twin", number) for number in range(self.twins))
+
+    def twin_folder(self, seed: int) -> Path:
+        """Where the recording of a twin belongs, until the audit is done."""
+        what = hashlib.sha256(dump_json([self.code, self.plan.essence()])).hexdigest()[:16]
+        base = self.folder if self.folder.is_dir() else Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
+        return base / "twins" / f"{seed}-{what}"
 
     def absolute(self) -> Target:
         """For workers, which may stand elsewhere."""
@@ -87,6 +101,8 @@ class Target:
             folder=self.folder.absolute(),
             trace=self.trace.absolute() if self.trace else None,
             data_dir=self.data_dir.absolute() if self.data_dir else None,
+            truth=self.truth.absolute() if self.truth else None,
+            nodes=self.nodes.absolute() if self.nodes else None,
         )
 
     def trace_folder(self, setting: DefenseSetting, seed: int) -> Path:
@@ -110,6 +126,9 @@ class Target:
             "explicit_plan": self.explicit_plan,
             "data_dir": str(self.data_dir) if self.data_dir else None,
             "show_data": self.show_data,
+            "truth": str(self.truth) if self.truth else None,
+            "nodes": str(self.nodes) if self.nodes else None,
+            "twins": self.twins,
         }
 
     @staticmethod
@@ -123,6 +142,9 @@ class Target:
             value["explicit_plan"],
             Path(value["data_dir"]) if value["data_dir"] else None,
             value["show_data"],
+            Path(value["truth"]) if value.get("truth") else None,
+            Path(value["nodes"]) if value.get("nodes") else None,
+            value.get("twins", 0),
         )
 
 

@@ -10,12 +10,13 @@ import typer
 
 from fedspill.cli.options import DataDir, JsonFile, Partial, option_value, use_one_thread, write_json
 from fedspill.cli.terminal import Screen
-from fedspill.errors import NotApplicable
+from fedspill.errors import ExitCode, NotApplicable
 from fedspill.plain_text import plain
 
 if TYPE_CHECKING:
     from fedspill.attack_run import Outcome
     from fedspill.metric import Score
+    from fedspill.reading import Reading
 
 
 def attack(
@@ -28,6 +29,9 @@ def attack(
     metric: Annotated[list[str] | None, typer.Option(help="module:Class of a metric of your own.")] = None,
     plan: Annotated[
         Path | None, typer.Option(help="The plan of the recording, where it names code or data of your own.")
+    ] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="Table of what clients trained on: client,round,label,count.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 7,
     limit: Annotated[float | None, typer.Option(help="Seconds after which the attack is stopped.")] = None,
@@ -49,6 +53,7 @@ def attack(
     from fedspill.threat import adversary as named_adversary
     from fedspill.trace import Trace
     from fedspill.trace_folder import FolderTrace
+    from fedspill.truth_table import brought_truth
 
     screen = Screen()
     use_one_thread("cpu")
@@ -66,31 +71,55 @@ def attack(
                 remedy="Name its plan with --plan.",
             )
         recorded, knowledge = run_planted(made, threat, deployment)
+    known = brought_truth(recorded, truth) if truth else recorded.truth()
     outcome = run_attack(
         made,
         recorded,
         threat,
         knowledge=knowledge,
         seed=seed,
-        truth=recorded.truth().beside(deployment.shares.clients) if deployment else None,
+        truth=known.beside(deployment.shares.clients) if deployment else known,
         metrics=[make("metrics", one) for one in metric or []],
         limit=limit,
         progress=screen,
     )
     _show(screen, outcome)
     scores = {one: _as_json(score) for one, score in outcome.scores.items()}
-    write_json(json_file, {"attack": name, "adversary": adversary, "scores": scores, "notes": outcome.notes})
+    reading = outcome.reading.model_dump(mode="json") if outcome.reading else None
+    said = {"attack": name, "adversary": adversary, "scores": scores, "notes": outcome.notes, "reading": reading}
+    write_json(json_file, said)
+    if outcome.status == "read":
+        raise typer.Exit(ExitCode.READ)
 
 
 def _show(screen: Screen, outcome: Outcome) -> None:
     rows = [
         [metric, f"{s.value:.4f}", f"[{s.low:.4f}, {s.high:.4f}]", str(s.n), f"{s.chance:.4f}"]
         for metric, s in outcome.scores.items()
+        if s.status == "ok"
     ]
-    if rows:
+    unscored = {metric: s.why for metric, s in outcome.scores.items() if s.status != "ok"}
+    if outcome.status == "read" and outcome.reading is not None:
+        _show_reading(screen, outcome.reading)
+    elif rows:
         screen.table(["metric", "value", "95 % interval", "n", "chance"], rows)
-    else:
+    elif not unscored:
         screen.say(f"Not scored: {outcome.why}.")
+    for metric, why in unscored.items():
+        screen.say(f"{metric}: not scored, {why}.")
+
+
+def _show_reading(screen: Screen, reading: Reading) -> None:
+    """What was read, where nothing is known to hold it against."""
+    from fedspill.reading import FEW
+
+    screen.say(f"Reads {reading.summary}; nothing is known to hold that against.")
+    if reading.expects is not None:
+        screen.say(f"It expects {round(100 * reading.expects)} of 100 to be right.")
+    for table in reading.tables:
+        screen.say(f"{table.title}:")
+        rows = [[f"under {FEW}" if entry is None else str(entry) for entry in row] for row in table.rows]
+        screen.table(table.columns, rows)
 
 
 def _as_json(score: Score) -> dict[str, Any]:

@@ -30,11 +30,19 @@ def audit(
     plan: Annotated[Path | None, typer.Argument(help="The plan (TOML); default: a small federation on digits.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the audit; the same one continues.")] = Path("fedspill-audit"),
     trace: Annotated[Path | None, typer.Option(help="Audit this recording instead of running a federation.")] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="Table of what clients of the recording trained on: client,round,label,count.")
+    ] = None,
+    nodes: Annotated[Path | None, typer.Option(help="Table node,client: whose name in --truth is which node.")] = None,
     partial: Partial = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of real data sets.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster; 'local' makes one.")] = None,
+    proxy: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Data of the kind, for twins of a recording without truth.")
+    ] = None,
+    twins: Annotated[int, typer.Option(min=0, help="Twins of a recording without truth; 0: none.")] = 5,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Federations with seeds of their own.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would run, and what it would cost.")] = False,
@@ -51,7 +59,7 @@ def audit(
 ) -> None:
     """Runs every attack that an adversary of the deployment could run, ranks what leaked and writes a report."""
     from fedspill.audit.accepted import read_accepted
-    from fedspill.audit.run_audit import Request, answer, with_plan
+    from fedspill.audit.run_audit import Request, answer, with_plan, with_proxy
     from fedspill.cli.finish import finish
     from fedspill.cli.live_matrix import LiveMatrix
     from fedspill.deployment.plan import read_plan
@@ -62,6 +70,7 @@ def audit(
     request = Request(
         checked, out, trace, partial, explicit, plan, data_dir, show_data, fresh, retry, read_accepted(accept)
     )
+    request = replace(with_proxy(request, proxy) if proxy else request, truth=truth, nodes=nodes, twins=twins)
     request = with_plan(request, device=device, workers=workers, seed=seed, repeats=repeats, fail_on=fail_on)
     refuse_missing_device(request.plan.device)
     if dry_run:

@@ -15,16 +15,30 @@ from fedspill.report.outputs import write_all
 
 
 def exit_code(result: AuditResult) -> ExitCode:
-    """1 for findings at or above the bar or a defense that is off, else 3 when something is not measured or decided."""
+    """1 for findings at or above the bar or a defense that is off, else 3 when something is not measured or decided.
+
+    What twins of a recording say counts as a finding, where they are like it. 5 for a recording that was read and whose
+    truth is not known: neither a pass nor a failure.
+    """
     bar = result.plan["fail_on"]
     open_ = [finding for finding in result.findings if finding.status == "ok" and not finding.accepted]
     off = any(check.on is False for check in result.defense_checks)
     if off or (bar and any(finding.level >= Severity[bar.upper()] for finding in open_)):
         return ExitCode.FINDINGS
+    on_twins = [f.twin.severity for f in result.findings if f.twin is not None and f.twin.severity is not None]
+    if bar and any(level >= Severity[bar.upper()] for level in on_twins):
+        return ExitCode.FINDINGS
     undecided = [f for f in open_ if f.state == "undecided" and f.likely is not None]
     if bar and any(f.likely >= Severity[bar.upper()] for f in undecided if f.likely is not None):
         return ExitCode.INCOMPLETE
+    if not _failed(result) and any(finding.status == "read" for finding in result.findings):
+        return ExitCode.READ
     return ExitCode.OK if result.verdict.complete else ExitCode.INCOMPLETE
+
+
+def _failed(result: AuditResult) -> bool:
+    """Whether something that was tried gave nothing."""
+    return any(finding.status in ("errored", "unscored") for finding in result.findings)
 
 
 def finish(screen: Screen, folder: Path, result: AuditResult, *also: Path | None) -> None:

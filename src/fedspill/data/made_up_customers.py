@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,9 @@ class MadeUpCustomers(DataSource):
 
         def measured(of_means: float, of_age: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
             own = rng.normal(size=self.people)
-            return (of_means * means + of_age * age + own) / np.sqrt(of_means**2 + of_age**2 + 1)
+            mixed: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = of_means * means + of_age * age + own
+            mixed /= math.sqrt(of_means**2 + of_age**2 + 1)
+            return mixed
 
         numbers = {name: measured(*rng.normal(scale=0.8, size=2)) for name in (*SHOP, *BANK)}
         for name in ("night orders", "baby goods", "alcohol", "pharmacy", "overdrawn", "savings plan"):

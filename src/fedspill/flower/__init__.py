@@ -13,5 +13,6 @@ except ImportError as error:
 
 from fedspill.flower.mods import mod
 from fedspill.flower.record import record
+from fedspill.flower.truth_mod import truth_mod
 
-__all__ = ["mod", "record"]
+__all__ = ["mod", "record", "truth_mod"]

@@ -78,7 +78,7 @@ class DefenseMod:
         if not msg.has_content() or not msg.content.array_records:
             return call_next(msg, context)  # there is no model in it to inspect
         memory = GuardMemory(context, "-".join(defense.name for defense in self.defenses), self.memory)
-        number = _round_number(msg, memory)
+        number = round_number(msg, memory)
         try:
             key, record = single_array_record(msg.content, self.arrays_key)
             received = tensors_of(record)
@@ -161,7 +161,7 @@ def _refusal(msg: FlowerMessage, why: str) -> FlowerMessage:
     return FlowerMessage(Error(ErrorCode.MOD_FAILED_PRECONDITION, f"fedspill: {why}"), reply_to=msg)
 
 
-def _round_number(msg: FlowerMessage, memory: GuardMemory) -> int:
+def round_number(msg: FlowerMessage, memory: GuardMemory) -> int:
     """From 0: what the server states, else the number of rounds that this client has trained in."""
     for config in msg.content.config_records.values():
         stated = config.get("server-round")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedspill.audit.result import Advice, AuditResult, DefenseCheck, Headline, LeakCell, LeakChange, LeakRow
 from fedspill.report.figures import counted, percent, points
+from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
 
@@ -56,6 +57,8 @@ class FirstScreen:
     picture: tuple[int, int] | None  # of 100: read, and by guessing
     columns: tuple[tuple[str, str], ...]  # who, and what that is
     rows: tuple[ShownRow, ...]
+    readings: tuple[ShownReading, ...]  # of a recording whose truth is not known
+    twin: str  # whether readings could be held against twins
     left_out: str
     defenses: str
     advice: tuple[ShownAdvice, ...]
@@ -88,6 +91,8 @@ def first_screen(result: AuditResult) -> FirstScreen:
         picture=_picture(headline),
         columns=tuple((_capital(a.who) or a.name, a.short or a.title) for a in result.adversaries),
         rows=tuple(shown_row(row, result) for row in result.leaks),
+        readings=shown_readings(result),
+        twin=twin_words(result.twin),
         left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
         defenses=_defenses(result.defense_checks),
         advice=tuple(shown_advice(advice) for advice in _first_advice(result)),
@@ -101,7 +106,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
 def shown_row(row: LeakRow, result: AuditResult) -> ShownRow:
     cells = [row.cell(adversary.name) for adversary in result.adversaries]
     shown = tuple(shown_cell(cell, result) for cell in cells)
-    tested = any(cell is not None and cell.figure != "" for cell in cells)
+    tested = any(cell is not None and cell.figure + cell.reading != "" for cell in cells)
     return ShownRow(row.leak, row.title, shown, tested, "" if tested else _reason(shown, result))
 
 
@@ -121,6 +126,8 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
     if cell.state == "found":
         word = cell.severity.word if cell.severity is not None else "low"
         return ShownCell(word, word + (", accepted" if cell.accepted else ""), cell.figure, _guessing(cell))
+    if cell.state == "read":
+        return ShownCell("read", "read", cell.reading, cell.beside)
     kind = cell.state.replace(" ", "-")
     if cell.state == "not found":
         return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
@@ -177,6 +184,8 @@ def _about(result: AuditResult) -> str:
 
 def _beside(headline: Headline) -> str:
     cell = headline.cell
+    if cell is None and headline.read:
+        return "Readings are guesses that nothing was held against: neither a finding nor a pass."
     if cell is None:
         return "That is what these attacks found on this data. It is no proof that nothing leaks."
     between = f" The figure is {cell.between} in 95 % of cases." if cell.between else ""
@@ -233,11 +242,14 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
     ]
     undecided = [row.title for row in result.leaks if any(cell.state == "undecided" for cell in row.cells)]
     failed = [row.title for row in result.leaks if any(cell.state == "errored" for cell in row.cells)]
+    read = sum(finding.status == "read" for finding in result.findings)
+    if read:
+        said.append(f"{counted(read, 'attack')} read something that nothing is known to hold against")
     if undecided:
         said.append(f"undecided: {_listed(undecided)}")
     if failed:
         said.append(f"could not be measured: {_listed(failed)}")
-    if not result.verdict.complete and not failed:
+    if not result.verdict.complete and not failed and not read:
         said.append("some attacks gave nothing")
     said.append("not found means that we did not find it, not that it is safe")
     return tuple(said)

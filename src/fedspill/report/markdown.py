@@ -9,6 +9,7 @@ from fedspill.audit.result import AuditResult
 from fedspill.report.clean import cleaned
 from fedspill.report.first_screen import FirstScreen, ShownCell, ShownRow, first_screen
 
+MOST_TABLES = 2  # of readings; the page has all
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>])")
 
 
@@ -25,6 +26,7 @@ def render(result: AuditResult) -> str:
     lines += [text(screen.about), "", *_table(screen.tested, screen), ""]
     lines += [f"- {text(row.title)}: {text(row.reason)}" for row in screen.untested]
     lines += [""] if screen.untested else []
+    lines += _readings(screen)
     if screen.left_out:
         lines += [text(screen.left_out), ""]
     failed = [finding for finding in result.findings if finding.status in ("unscored", "errored")]
@@ -52,6 +54,17 @@ def _table(rows: Sequence[ShownRow], screen: FirstScreen) -> list[str]:
         cells = [text(row.title), *(_cell(cell) for cell in row.cells)]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _readings(screen: FirstScreen) -> list[str]:
+    lines = ["**What is read, and how far that can be believed**", ""] if screen.readings else []
+    for one in screen.readings:
+        lines += [f"- {text(one.summary)}, read by {text(one.who)} ({text(one.attack)}): {text(one.sure)}."]
+    lines += ["", text(screen.twin)] if screen.twin else []
+    for table in [table for one in screen.readings for table in one.tables][:MOST_TABLES]:
+        lines += ["", f"{text(table.title)}:", "", f"| {' | '.join(map(text, table.columns))} |"]
+        lines += ["|" + "---|" * len(table.columns), *(f"| {' | '.join(map(text, row))} |" for row in table.rows)]
+    return [*lines, ""] if lines else []
 
 
 def _cell(cell: ShownCell) -> str:

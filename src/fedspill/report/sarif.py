@@ -176,6 +176,8 @@ def _kind(finding: Finding) -> dict[str, str]:
 def _message(finding: Finding) -> str:
     score = finding.score
     start = f"{finding.title} by {finding.adversary}: "
+    if finding.reading is not None and finding.status == "read":
+        return f"{start}reads {finding.reading.summary}; nothing is known to hold that against."
     if finding.status != "ok":
         return f"{start}{finding.status}, {finding.why}"
     helps = f" What helps: {finding.defenses.advice}" if finding.defenses else ""

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from fedspill.audit.result import AuditResult
 from fedspill.report.clean import cleaned
 from fedspill.report.first_screen import FirstScreen, ShownCell, first_screen
+from fedspill.report.readings import TOO_FEW, ShownTable
 
 WIDTH = 100
 FIRST = 20  # columns of the leaks' names
 GAP = 2
+CLIENTS = 6  # rows of a reading that a terminal shows
 
 
 def render(result: AuditResult, width: int = WIDTH) -> str:
@@ -28,6 +30,7 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
         said += _filled(f"[{screen.severity}] {screen.verdict}. {screen.beside}", width)
     said += _filled(screen.about, width)
     said += ["", *_table(screen, width), ""]
+    said += _readings(screen, width)
     for number, advice in enumerate(screen.advice, 1):
         said += _filled(f"{number}. {advice.title}. {advice.effect}. {advice.cost.partition('. ')[0]}.", width, "   ")
     said += _filled(screen.unhelped, width) if screen.unhelped else []
@@ -66,9 +69,32 @@ def _cell(cell: ShownCell) -> str:
     if cell.kind in ("cannot", "not-tested"):
         return "follows" if cell.sub.startswith("follows") else cell.tag
     short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
+    if cell.kind == "read":
+        return cell.tag  # in words below the table
     if cell.kind == "undecided":
         return f"{cell.tag} {short}"
     return f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})" if short else f"{cell.tag}: {cell.sub}"
+
+
+def _readings(screen: FirstScreen, width: int) -> list[str]:
+    """What was read, leak by leak, and of the first table that speaks of clients the first rows."""
+    if not screen.readings:
+        return []
+    said = ["What is read, and how far that can be believed:"]
+    for one in screen.readings:
+        said += _filled(f"- {one.summary}, read by {one.who} ({one.attack}): {one.sure}.", width, "  ")
+    said += _filled(screen.twin, width) if screen.twin else []
+    table = next((table for one in screen.readings for table in one.tables if table.columns[0] == "client"), None)
+    if table is not None:
+        said.append(f"{table.title} (all in the report):")
+        said += [_cut("  " + ", ".join(_pairs(table, row)), width) for row in table.rows[:CLIENTS]]
+    return [*said, ""]
+
+
+def _pairs(table: ShownTable, row: Sequence[str]) -> list[str]:
+    """A row in words; what is too small to be told is left out."""
+    told = [(name, value) for name, value in zip(table.columns, row, strict=True) if value != TOO_FEW]
+    return [row[0], *(f"{name.removesuffix(' %')} {value}{' %' * name.endswith(' %')}" for name, value in told[1:])]
 
 
 def _filled(text: str, width: int, indent: str = "") -> list[str]:

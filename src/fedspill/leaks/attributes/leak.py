@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedspill.leak import ATTRIBUTE_IDS, Leak, of_hundred
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.metrics import AttributeAuc, OutsiderAttributeAuc
+from fedspill.leaks.attributes.reading import read_attributes
 
 ATTRIBUTES = Leak(
     name="attributes",
@@ -26,4 +27,5 @@ ATTRIBUTES = Leak(
     sentence="people with the attribute are told from those without at {figure} (100: always right, 50: guessing)",
     claim="tell {often} a hidden attribute of a known person",
     taxonomy=ATTRIBUTE_IDS,
+    reader=read_attributes,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedspill.leak import PROPERTY_IDS, Leak
 from fedspill.leaks.composition.guess import Proportions
 from fedspill.leaks.composition.metrics import CompositionL1, CompositionL2, CompositionLInf, FalseNulls, NullRecall
+from fedspill.leaks.composition.reading import read_shares
 
 
 def _share_right(distance: float) -> float:
@@ -35,4 +36,5 @@ COMPOSITION = Leak(
     claim="tell {much} of the mix of classes that a client holds",
     share=_share_right,
     taxonomy=PROPERTY_IDS,
+    reader=read_shares,
 )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedspill.chance import composition_chance
-from fedspill.errors import NotScored
+from fedspill.errors import NoTruth, NotScored
 from fedspill.evidence import Bars, Curve, Evidence
 from fedspill.intervals import Scale
 from fedspill.leaks.composition.guess import Proportions
@@ -145,7 +145,7 @@ def true_shares(guess: Proportions, truth: Truth) -> Tensor:
         raise NotScored("nothing to score")
     for origin in guess.of:
         if not truth.has(origin, "label_counts"):
-            raise NotScored(f"nothing is known of the labels of {origin.sender} in round {origin.round}")
+            raise NoTruth(f"nothing is known of the labels of {origin.sender} in round {origin.round}")
     counts = torch.stack([truth.get(origin, "label_counts") for origin in guess.of]).double()
     if counts.shape != guess.shares.shape:
         raise NotScored(f"the guess speaks of {guess.shares.shape[1]} classes, there are {counts.shape[1]}")

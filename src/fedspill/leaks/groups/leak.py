@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedspill.leak import PROPERTY_IDS, Leak
 from fedspill.leaks.groups.guess import Groups
 from fedspill.leaks.groups.metrics import ExactGroups, LargestGroup, RankCorrelation
+from fedspill.leaks.groups.reading import read_groups
 
 
 def _correlation(value: float) -> str:
@@ -31,4 +32,5 @@ GROUPS = Leak(
     claim="tell {often} which classes the federation has much of and which little",
     implied_by=("labels", "composition"),
     taxonomy=PROPERTY_IDS,
+    reader=read_groups,
 )

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedspill.errors import NothingToGuess, NotScored
+from fedspill.errors import NothingToGuess, NoTruth, NotScored
 from fedspill.intervals import CONFIDENCE, CORRELATION, LABELS, Interval, OverFederations, Scale, within_confidence
 from fedspill.leaks.groups.guess import Groups
 from fedspill.metric import Measured, Metric
@@ -108,7 +108,7 @@ def true_totals(guess: Groups, truth: Truth) -> list[Tensor]:
     for origin in guess.of:
         # The model of the last round is handed out before that round is noted: the totals never change.
         if not truth.has(origin, "label_totals"):
-            raise NotScored(f"nothing is known of the federation's labels in round {origin.round}")
+            raise NoTruth(f"nothing is known of the federation's labels in round {origin.round}")
         totals.append(truth.get(origin, "label_totals"))
     if not totals or len(totals[0]) != guess.amount.shape[1]:
         raise NotScored("nothing to score, or another number of classes")

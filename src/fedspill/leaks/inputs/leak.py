@@ -13,6 +13,7 @@ from fedspill.leaks.inputs.metrics import (
     InputsRecovered,
     InputsSsim,
 )
+from fedspill.leaks.inputs.reading import read_samples
 from fedspill.leaks.inputs.tile_metrics import TilePsnr
 
 INPUTS = Leak(
@@ -42,4 +43,5 @@ INPUTS = Leak(
     sentence="{figure} that a client computed a step on are rebuilt",
     claim="rebuild {much} of the records that a client trained on",
     taxonomy=RECONSTRUCTION_IDS,
+    reader=read_samples,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedspill.leak import PROPERTY_IDS, Leak, of_hundred
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.metrics import LabelCountError, LabelSuccess
+from fedspill.leaks.labels.reading import read_counts
 
 LABELS = Leak(
     name="labels",
@@ -24,4 +25,5 @@ LABELS = Leak(
     sentence="{figure} of a client's round are read correctly",
     claim="read {much} of the labels that a client trained on in a round",
     taxonomy=PROPERTY_IDS,
+    reader=read_counts,
 )

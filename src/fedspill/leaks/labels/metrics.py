@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedspill.chance import label_chance
-from fedspill.errors import NotScored
+from fedspill.errors import NoTruth, NotScored
 from fedspill.evidence import Bars, Curve, Evidence, Pairs
 from fedspill.intervals import RESOLUTION, Scale
 from fedspill.leaks.labels.guess import LabelCounts
@@ -80,7 +80,7 @@ def true_counts(guess: LabelCounts, truth: Truth) -> Tensor:
         raise NotScored("nothing to score")
     for origin in guess.of:
         if not truth.has(origin, "label_counts"):
-            raise NotScored(f"nothing is known of the labels of {origin.sender} in round {origin.round}")
+            raise NoTruth(f"nothing is known of the labels of {origin.sender} in round {origin.round}")
     real = torch.stack([truth.get(origin, "label_counts") for origin in guess.of]).long()
     if real.shape != guess.counts.shape:
         raise NotScored(f"the guess speaks of {guess.counts.shape[1]} classes, there are {real.shape[1]}")

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from fedspill.leak import MEMBERSHIP_IDS, Leak, of_hundred
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
+from fedspill.leaks.membership.reading import read_members
 
 MEMBERSHIP = Leak(
     name="membership",
@@ -28,6 +29,7 @@ MEMBERSHIP = Leak(
     sentence="records that were trained on are told from others at {figure} (100: always right, 50: guessing)",
     claim="tell {often} whether a person's record was trained on",
     taxonomy=MEMBERSHIP_IDS,
+    reader=read_members,
 )
 
 # Where passive attacks must find something: few people with many columns, learnt by heart.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedspill.leak import PROPERTY_IDS, Leak, of_hundred
 from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.presence.metrics import BalancedPresence, PresenceSuccess
+from fedspill.leaks.presence.reading import read_presence
 
 PRESENCE = Leak(
     name="presence",
@@ -25,4 +26,5 @@ PRESENCE = Leak(
     claim="tell {often} which classes took part in a round",
     implied_by=("labels",),
     taxonomy=PROPERTY_IDS,
+    reader=read_presence,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedspill.leak import PROPERTY_IDS, Leak, of_hundred
 from fedspill.leaks.quantity.guess import ClassQuantities
 from fedspill.leaks.quantity.metrics import QuantityError, WithinFivePercent, WithinOne
+from fedspill.leaks.quantity.reading import read_quantities
 
 QUANTITY = Leak(
     name="quantity",
@@ -26,4 +27,5 @@ QUANTITY = Leak(
     claim="tell {often} how many clients own a class",
     implied_by=("labels",),
     taxonomy=PROPERTY_IDS,
+    reader=read_quantities,
 )

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedspill.errors import NotScored
+from fedspill.errors import NoTruth, NotScored
 from fedspill.trace import Origin, Truth
 
 # "main": at least half as many samples as of the client's commonest label; "any": at least one sample.
@@ -22,7 +22,7 @@ def true_owners(of: Sequence[Origin], truth: Truth, me: str | None, owned: Owned
     rows = []
     for origin in of:
         if not truth.has(origin, "label_counts_by_client") or not truth.has(origin, "clients"):
-            raise NotScored(f"nothing is known of the clients of round {origin.round}")
+            raise NoTruth(f"nothing is known of the clients of round {origin.round}")
         counts, clients = truth.get(origin, "label_counts_by_client"), truth.get(origin, "clients")
         if counts.shape[1] != classes:
             raise NotScored(f"the guess speaks of {classes} classes, there are {counts.shape[1]}")

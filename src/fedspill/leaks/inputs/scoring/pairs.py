@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedspill.errors import NothingToGuess, NotScored
+from fedspill.errors import NothingToGuess, NoTruth, NotScored
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.scoring.similarity import Range, matched, psnr
 from fedspill.trace import Origin, Truth
@@ -26,7 +26,7 @@ def real_inputs(of: Sequence[Origin], truth: Truth) -> list[Tensor]:
     """The true samples of each origin."""
     for origin in of:
         if not truth.has(origin, "inputs"):
-            raise NotScored(
+            raise NoTruth(
                 f"the samples of {origin.sender} in round {origin.round} are not at hand: recordings do not hold inputs"
             )
     return [truth.get(origin, "inputs") for origin in of]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.errors import NotScored
+from fedspill.errors import NoTruth
 from fedspill.leaks.membership.guess import Membership
 from fedspill.trace import Truth
 
@@ -32,7 +32,7 @@ def counted_answers(guess: Membership, truth: Truth, *, of_every_client: bool = 
     assert guess.labels is not None
     where = [value for (_, name), value in truth.facts.items() if name == "asked_places"]
     if not where or int(guess.places.max()) >= len(where[0]):
-        raise NotScored("the recording does not say which records were asked about")
+        raise NoTruth("the recording does not say which records were asked about")
     senders = sorted({origin.sender for origin in guess.of})
     used = {sender: _used(truth, sender) for sender in senders}
     counts = {sender: _label_counts(truth, sender) for sender in senders}
@@ -63,7 +63,7 @@ def _used(truth: Truth, sender: str) -> set[tuple[int, int]]:
     """(client, sample) of everything that the sender's messages were trained on."""
     found = [v for (origin, name), v in truth.facts.items() if name == "used_samples" and origin.sender == sender]
     if not found:
-        raise NotScored(f"the recording does not say what {sender} trained on")
+        raise NoTruth(f"the recording does not say what {sender} trained on")
     return {(int(client), int(sample)) for client, sample in torch.cat(found).tolist()}
 
 
