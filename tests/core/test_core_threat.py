@@ -110,8 +110,13 @@ def test_the_named_adversaries_are_told_apart_and_described() -> None:
         "curious-client",
         "eavesdropper",
         "malicious-server",
+        "malicious-server-updates",
         "vertical-server",
     }
     assert all(adversary(name) is threat and threat.title for name, threat in ADVERSARIES.items())
     assert all(first != second for first, second in itertools.combinations(ADVERSARIES.values(), 2))
-    assert {name for name, threat in ADVERSARIES.items() if threat.does} == {"malicious-server", "vertical-server"}
+    assert {name for name, threat in ADVERSARIES.items() if threat.does} == {
+        "malicious-server",
+        "malicious-server-updates",
+        "vertical-server",
+    }

@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedspill.audit.planted_run import SINGLE
 from fedspill.audit.sealed_attack import AttackFacts, facts_of, leak_of
 from fedspill.deployment.deployment import OFFERED
 from fedspill.deployment.plan import Plan
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
 from fedspill.registry import entries, find
-from fedspill.threat import ADVERSARIES, KNOWLEDGE, VERTICAL_SERVER, ThreatModel, adversary
+from fedspill.threat import (
+    ADVERSARIES,
+    KNOWLEDGE,
+    MALICIOUS_SERVER_UPDATES,
+    VERTICAL_SERVER,
+    ThreatModel,
+    adversary,
+)
+
+# Adversaries that there are only where single updates can be seen.
+_IN_THE_CLEAR = {"curious-server", "eavesdropper", "malicious-server-updates"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,9 @@ class Pair:
         unsaid = sorted((needs.knows & self.threat.knows) - OFFERED)
         if self.adversary == VERTICAL_SERVER.name and not any("batch" in group for group in needs.sees):
             return ["a horizontal federation: it reads clients, not parties"]
+        reads_updates = any(group & set(SINGLE) for group in needs.sees)
+        if self.adversary == MALICIOUS_SERVER_UPDATES.name and not (needs.does and reads_updates):
+            return ["nothing that it has more of: other servers' rows tell what sums, and honest models, give away"]
         absent = sorted(needs.knows & self.threat.knows & set(self.without))
         return [
             *self.threat.missing(needs),
@@ -71,7 +85,7 @@ def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[T
     if plan.federation.kind == "vertical":
         return [VERTICAL_SERVER]
     secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
-    hidden = {"vertical-server"} | ({"curious-server", "eavesdropper"} if secure else {"curious-server-secagg"})
+    hidden = {"vertical-server"} | (_IN_THE_CLEAR if secure else {"curious-server-secagg"})
     return [threat for name, threat in ADVERSARIES.items() if name not in hidden]
 
 
