@@ -56,6 +56,9 @@ class Attack(ABC):
 class ActiveAttack(Attack):
     """An attack that first plants something in the model it hands out, in rounds of its own choice."""
 
+    # Whether each client is handed a model of its own: `plant` is then asked once for each, the receiver of `model`.
+    for_each_client: ClassVar[bool] = False
+
     @abstractmethod
     def rounds(self, view: View) -> range:
         """The rounds it plants in; `view` is what the adversary has before the federation begins."""

@@ -195,6 +195,15 @@ MALICIOUS_SERVER = ThreatModel(
     who="a malicious server",
     short="sees sums only, alters the model",
 )
+MALICIOUS_SERVER_UPDATES = ThreatModel(
+    "malicious-server-updates",
+    CURIOUS_SERVER.sees,
+    MALICIOUS_SERVER.knows,
+    MALICIOUS_SERVER.does,
+    title="reads every client's update, and may hand out a model of its own making",
+    who="a malicious server without secure aggregation",
+    short="reads updates, alters the model",
+)
 VERTICAL_SERVER = ThreatModel(
     "vertical-server",
     frozenset(
@@ -266,6 +275,7 @@ ADVERSARIES: dict[str, ThreatModel] = {
         CURIOUS_CLIENT,
         EAVESDROPPER,
         MALICIOUS_SERVER,
+        MALICIOUS_SERVER_UPDATES,
         VERTICAL_SERVER,
         CURIOUS_PARTY,
         MALICIOUS_PARTY,

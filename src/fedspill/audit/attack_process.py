@@ -78,6 +78,7 @@ class _Held:
                 "does": sorted(attack.needs.does),
             },
             "active": isinstance(attack, ActiveAttack),
+            "for_each_client": isinstance(attack, ActiveAttack) and bool(attack.for_each_client),
             "control": dict(attack.control) if attack.control else None,
             "options": options_of(attack),
         }

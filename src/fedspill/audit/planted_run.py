@@ -13,13 +13,12 @@ from fedspill.attack import ActiveAttack, refuse_unfit
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.targets import draw_targets
 from fedspill.errors import AttackFailed, NotApplicable
-from fedspill.messages import AGGREGATOR, Message
+from fedspill.messages import AGGREGATOR, Kind, Message
 from fedspill.seeds import generator
 from fedspill.threat import ThreatModel
 from fedspill.trace import Keep, MemoryTrace, Origin
 
-# What a server behind secure aggregation sees; nothing else is needed, and such a run is long.
-SEEN = Keep(kinds=frozenset({"model", "aggregate"}))
+SINGLE: tuple[Kind, ...] = ("update", "gradient")  # messages of one client
 MOST_ROUNDS = 100_000  # that an attack may ask for: a number of others is no order to run for ever
 
 PlantedRun: TypeAlias = tuple[MemoryTrace, dict[str, Any]]  # the recording, and what the adversary knew
@@ -31,6 +30,21 @@ class Planter(ABC):
     @abstractmethod
     def begin(self, trace: MemoryTrace, knowledge: Mapping[str, Any]) -> None:
         """Before the federation begins."""
+
+    @property
+    @abstractmethod
+    def threat(self) -> ThreatModel:
+        """The adversary."""
+
+    @property
+    @abstractmethod
+    def for_each_client(self) -> bool:
+        """Whether each client is handed a model of its own; known once it has begun."""
+
+    @property
+    def tells_apart(self) -> bool:
+        """The same, for a server that needs it: one that sees single messages knows whose they are."""
+        return self.for_each_client and not any(self.threat.sees_kind(kind) for kind in SINGLE)
 
     @abstractmethod
     def rounds(self) -> range:
@@ -48,6 +62,14 @@ class HerePlanter(Planter):
     def __init__(self, attack: ActiveAttack, threat: ThreatModel) -> None:
         refuse_unfit(attack, threat)
         self._attack, self._threat = attack, threat
+
+    @property
+    def threat(self) -> ThreatModel:
+        return self._threat
+
+    @property
+    def for_each_client(self) -> bool:
+        return self._attack.for_each_client
 
     def begin(self, trace: MemoryTrace, knowledge: Mapping[str, Any]) -> None:
         self._trace, self._knowledge = trace, knowledge
@@ -76,12 +98,13 @@ def run_with_plants(planter: Planter, deployment: Deployment) -> PlantedRun:
     own = plan.federation.model_copy(update={"engine": "own"})
     deployment = replace(deployment, plan=plan.model_copy(update={"federation": own}))
     knowledge = deployment.knowledge()
-    trace = MemoryTrace(deployment.protocol(), SEEN)
+    # A server chooses whom it asks, and one that looks for a record asks everybody.
+    protocol = {**deployment.protocol(), "client_count": len(deployment.shares.clients)}
+    trace = MemoryTrace(protocol, _seen_by(planter.threat))
     planter.begin(trace, knowledge)
     planted = planter.rounds()
     if len(planted) > MOST_ROUNDS:
         raise AttackFailed(f"It wants to plant in {len(planted):,} rounds; {MOST_ROUNDS:,} is the most.")
-    # A server chooses whom it asks, and one that looks for a record asks everybody.
     settings = replace(deployment.settings, rounds=planted.stop, clients_per_round=None)
     federation = replace(deployment, settings=settings).federation(trace, device=plan.device)
 
@@ -91,9 +114,16 @@ def run_with_plants(planter: Planter, deployment: Deployment) -> PlantedRun:
         return planter.plant(model, generator(plan.seed, "plant", model.round))
 
     federation.plant = plant  # type: ignore[union-attr]
+    federation.plant_for_each = planter.tells_apart  # type: ignore[union-attr]
     federation.run()
     _note_truth(trace, deployment, planted, len(planted))
     return trace, knowledge
+
+
+def _seen_by(threat: ThreatModel) -> Keep:
+    """Models, sums and, where it sees them, single messages; nothing else is needed, and such a run is long."""
+    kinds = {"model", "aggregate"} | {kind for kind in SINGLE if threat.sees_kind(kind)}
+    return Keep(kinds=frozenset(kinds))
 
 
 def _note_truth(trace: MemoryTrace, deployment: Deployment, planted: range, rounds: int) -> None:

@@ -72,6 +72,7 @@ class AttackFacts(BaseModel):
     leak: str
     needs: _NeedsFacts
     active: bool
+    for_each_client: bool = False
     control: dict[str, Any] | None
     options: dict[str, Any]
 
@@ -93,6 +94,7 @@ def facts_of(name: str, options: Mapping[str, Any]) -> AttackFacts:
             does=sorted(attack.needs.does),
         ),
         active=isinstance(attack, ActiveAttack),
+        for_each_client=isinstance(attack, ActiveAttack) and attack.for_each_client,
         control=dict(attack.control) if attack.control else None,
         options=options_of(attack),
     )
@@ -200,14 +202,25 @@ class SealedAttack(Planter):
         self._process, self._threat, self._me = process, threat, me
         self._name, self._options = name, options
         self._told = 0  # how many of the trace's messages went over
+        self._for_each_client = False
         self.used: list[str] = []
+
+    @property
+    def threat(self) -> ThreatModel:
+        return self._threat
+
+    @property
+    def for_each_client(self) -> bool:
+        return self._for_each_client
 
     def begin(self, trace: Trace, knowledge: Mapping[str, Any] | None) -> None:
         """Hands over what the adversary knows."""
         self._trace = trace
         known, public = trace.known_to(self._threat, knowledge)
         order = AttackOrder(self._name, self._options, self._threat, self._me, known, public)
-        lacks = self._threat.missing(self._process.begin(order).needed())
+        facts = self._process.begin(order)
+        self._for_each_client = facts.for_each_client
+        lacks = self._threat.missing(facts.needed())
         if lacks:
             raise Unfit(f"{self._name} cannot be run by {self._threat.name}: it needs {'; '.join(lacks)}.")
 

@@ -88,6 +88,8 @@ class Horizontal:
     tamper: Callable[[int, Message], Message] | None = None
     # What a malicious server hands out instead of its model. After the round it goes on from its own model.
     plant: Callable[[Message], Message] | None = None
+    # Whether it is asked for each client's model by itself, addressed to that client.
+    plant_for_each: bool = False
 
     def __post_init__(self) -> None:
         wanted = self.settings.clients_per_round
@@ -125,9 +127,8 @@ class Horizontal:
         """One round: send the model, train, collect, leave out faulty updates, add up, move the model."""
         start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
         own = Message(number, SERVER, EVERYONE, "model", start)
-        handed_out = own if self.plant is None else self.plant(own)
-        self.recorder.say(handed_out)
         selected, events = self._select(number)
+        handed_out = self._hand_out(own, selected)
         expected = self._expected(start)
         replies: dict[int, Message] = {}
         for index, message in self._replies(number, handed_out, selected, events):
@@ -141,13 +142,25 @@ class Horizontal:
             else:
                 events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
         self._step(number, replies, events)
-        if handed_out is not own:
+        if any(model is not own for model in handed_out.values()):
             load(self.model, start)  # the updates are changes of the planted model, not of the server's own
         self._note_truth(number, selected, list(replies))
         for event in events:
             self.recorder.note_event(event)
         self.recorder.end_round(number)
         return RoundResult(number, tuple(replies), tuple(events))
+
+    def _hand_out(self, own: Message, selected: Sequence[int]) -> dict[int, Message]:
+        """The model that each client gets: one for all, unless a malicious server makes one for each."""
+        if self.plant is not None and self.plant_for_each:
+            made = {index: self.plant(replace(own, receiver=client(index))) for index in selected}
+            if any(message.tensors is not own.tensors for message in made.values()):
+                for message in made.values():
+                    self.recorder.say(message)
+                return made
+        sent = own if self.plant is None or self.plant_for_each else self.plant(own)
+        self.recorder.say(sent)
+        return dict.fromkeys(selected, sent)
 
     def _with_data(self, defense: Defense, index: int, own: Examples) -> Examples:
         public = None if self.public is None else self.public.to(self.device)
@@ -159,28 +172,28 @@ class Horizontal:
         return present, [Event(number, client(index), "did not answer") for index in silent]
 
     def _replies(
-        self, number: int, handed_out: Message, selected: list[int], events: list[Event]
+        self, number: int, handed_out: Mapping[int, Message], selected: list[int], events: list[Event]
     ) -> list[tuple[int, Message]]:
         """What each client sends after its guards, its training and its defenses."""
-        started, groups = handed_out.tensors, []
-        if self.settings.defenses:
-            groups = self._after_defenses(number, handed_out, selected, events)
-        else:
-            groups = [(dict(started), selected)]
+        trained_on = handed_out if not self.settings.defenses else self._after_defenses(number, handed_out, events)
+        together: dict[int, tuple[Message, list[int]]] = {}  # clients that train on the same model, by its identity
+        for index in selected:
+            if index in trained_on:
+                model = trained_on[index]
+                together.setdefault(id(model), (model, []))[1].append(index)
         replies = []
-        for start, members in groups:
-            for index, tensors in self._trainer.train(start, number, members):
+        for model, members in together.values():
+            for index, tensors in self._trainer.train(dict(model.tensors), number, members):
                 replies.append((index, self._outgoing(number, index, tensors)))
         return replies
 
     def _after_defenses(
-        self, number: int, handed_out: Message, selected: list[int], events: list[Event]
-    ) -> list[tuple[Tensors, list[int]]]:
-        """Clients grouped by the model that they train on after their defenses accepted or repaired it."""
-        as_sent: list[int] = []
-        groups: list[tuple[Tensors, list[int]]] = [(dict(handed_out.tensors), as_sent)]
-        for index in selected:
-            model, refused = handed_out, False
+        self, number: int, handed_out: Mapping[int, Message], events: list[Event]
+    ) -> dict[int, Message]:
+        """The model that each client trains on after its defenses accepted or repaired it; none where one refused."""
+        trained_on: dict[int, Message] = {}
+        for index, sent in handed_out.items():
+            model, refused = sent, False
             for place, defense in enumerate(self.settings.defenses):
                 verdict = defense.incoming(model, self._accepted.get(index), self._site(index, place))
                 if verdict.memory is not None:
@@ -190,14 +203,9 @@ class Horizontal:
                 events.append(Event(number, client(index), f"{defense.name}: {verdict.action}, {verdict.why}"))
                 refused = refused or verdict.action == "refuse"
                 model = verdict.model or model
-            if refused:
-                continue
-            self._accepted[index] = model
-            if model is handed_out:
-                as_sent.append(index)
-            else:
-                groups.append((dict(model.tensors), [index]))
-        return groups
+            if not refused:
+                self._accepted[index] = trained_on[index] = model
+        return trained_on
 
     def _site(self, index: int, place: int) -> ClientContext:
         return ClientContext(

@@ -2,6 +2,7 @@
 
 from fedspill.leaks.inputs.cafe import Cafe
 from fedspill.leaks.inputs.cafe_paper import CafePaper
+from fedspill.leaks.inputs.class_fishing import ClassFishing
 from fedspill.leaks.inputs.dlg import DeepLeakage
 from fedspill.leaks.inputs.grad_inversion import GradInversion
 from fedspill.leaks.inputs.guess import Inputs
@@ -18,14 +19,18 @@ from fedspill.leaks.inputs.metrics import (
     InputsRecovered,
     InputsSsim,
 )
+from fedspill.leaks.inputs.planted_inputs import PlantedInputs
+from fedspill.leaks.inputs.robbing_the_fed import RobbingTheFed
 from fedspill.leaks.inputs.sapag import Sapag
 from fedspill.leaks.inputs.tile_metrics import TilePsnr
+from fedspill.leaks.inputs.trap_weights import TrapWeights
 
 __all__ = [
     "INPUTS",
     "Cafe",
     "CafePaper",
     "CertificatePrecision",
+    "ClassFishing",
     "DeepLeakage",
     "GradInversion",
     "ImprovedDeepLeakage",
@@ -37,7 +42,10 @@ __all__ = [
     "InputsRecovered",
     "InputsSsim",
     "InvertingGradients",
+    "PlantedInputs",
     "Reconstruction",
+    "RobbingTheFed",
     "Sapag",
     "TilePsnr",
+    "TrapWeights",
 ]

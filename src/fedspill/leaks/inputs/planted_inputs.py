@@ -1,0 +1,122 @@
+"""Our malicious server: it sorts a batch by several numbers at once, and reads nearly all of it, with certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from fedspill.attack import ActiveAttack
+from fedspill.leaks.inputs.guess import Inputs
+from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.planted_guess import PLANT_CONTROL, guess_of_batches
+from fedspill.messages import EVERYONE, Message
+from fedspill.planting.arrival import Way
+from fedspill.planting.bins import BinDesign, Norms, plant_bins, silence
+from fedspill.planting.first_layer import PlantedNetwork
+from fedspill.planting.peel import Peeled, peel
+from fedspill.planting.planted_rounds import PlantedRounds
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.trace import View
+
+FULL = 0.55  # samples a row that three numbers can still tell apart
+FINE = 1e-3  # gain of rows that are read from an update: smaller weights round less
+
+
+@final
+@dataclass(frozen=True)
+class PlantedInputs(ActiveAttack):
+    """Plants bins in the first linear layer and peels a batch out of its gradient, sample by sample.
+
+    Reads nearly all of a batch of up to 0.6 samples a row, from one local step of plain SGD, in any network whose first
+    linear layer is rectified and reads the input, or follows convolutions that pass it on. Who sees sums only hands the
+    bins to as many clients as it can read at once, each with rows of its own, and a silent layer to all others. After
+    several local steps certificates fail and nothing is returned.
+    """
+
+    name: ClassVar[str] = "planted-inputs"
+    title: ClassVar[str] = "Inputs read from planted bins, sample by sample"
+    paper: ClassVar[str] = "fedspill, after Fowl et al. 2022"
+    needs = PLANT_NEEDS
+    leak = INPUTS
+    control: ClassVar[Mapping[str, Any] | None] = PLANT_CONTROL
+    for_each_client: ClassVar[bool] = True
+
+    functionals: int = 3
+    norms: Norms = "small"
+    first: int = 2  # honest rounds before it plants
+    arrival: int = 1  # rounds in which the plant comes in
+    way: Way = "sphere"
+    rounds_read: int = 3
+    draw: int = 0  # which random directions it sorts by; the same in all rounds of an arrival
+
+    def rounds(self, view: View) -> range:
+        _place(view)
+        return self._when.planted
+
+    def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
+        place, honest = _place(view), dict(model.tensors)
+        design = BinDesign(self.functionals, gain=_gain(view), norms=self.norms)
+        rows = self._rows_of(model, view, place)
+        same = torch.Generator().manual_seed(self.draw)
+        if rows is None:
+            goal = {name: tensor.clone() for name, tensor in honest.items()}
+            silence(goal, place.layer)
+        else:
+            opened = place.opened(honest)
+            goal = plant_bins(place.layer, opened, place.inputs(), design, same, [place.packing()], rows)
+        return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
+
+    def run(self, view: View, rng: torch.Generator) -> Inputs:
+        place, batches = _place(view), planted_batches(view, self._when.read)
+        found = [_peeled(place, batch) for batch in batches]
+        notes = []
+        if not all(batch.one_step for batch in batches):
+            notes.append("clients make several local steps, of which no certificate holds")
+        return guess_of_batches(
+            batches,
+            [one.samples for one in found],
+            [torch.ones(len(one.samples), dtype=torch.bool) for one in found],
+            [one.labels for one in found],
+            notes,
+        )
+
+    @property
+    def _when(self) -> PlantedRounds:
+        return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
+
+    def _rows_of(self, model: Message, view: View, place: ReadingPlace) -> Tensor | None:
+        """The rows that the receiver gets bins in; None for one that is silenced in this round."""
+        if model.receiver == EVERYONE:
+            return torch.arange(place.rows)
+        clients, batch = int(view.knows("client_count")), int(view.knows("batch_size"))
+        heard = min(max(int(FULL * place.rows / batch), 1), clients, place.rows // (4 * self.functionals) or 1)
+        groups = -(-clients // heard)
+        index = int(model.receiver.partition(":")[2])
+        if index % groups != (model.round - self._when.read.start) % groups:
+            return None
+        return torch.arange(place.rows)[index // groups :: heard]
+
+
+def _place(view: View) -> ReadingPlace:
+    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
+
+
+def _gain(view: View) -> float:
+    return 1.0 if view.public.get("algorithm") == "fedsgd" else FINE
+
+
+def _peeled(place: ReadingPlace, batch: PlantedBatch) -> Peeled:
+    """Everything that can be vouched for, of all clients that were handed bins."""
+    seen = batch.of_first(place.layer.weight, place.layer.bias)
+    packing = place.packing()
+    parts = [Peeled(torch.zeros(0, *packing.shape, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))]
+    for state in batch.models.values() if seen is not None else ():
+        if seen is not None and bool(state[place.layer.weight].any()):
+            network = PlantedNetwork.of(place.model, state)
+            parts.append(peel(network, packing, *seen, batch.samples))
+    return Peeled(torch.cat([one.samples for one in parts]), torch.cat([one.labels for one in parts]))

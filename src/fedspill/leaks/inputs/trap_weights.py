@@ -1,0 +1,84 @@
+"""Trap weights (Boenisch et al. 2023): rows that fire for hardly any sample, each read by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+
+from fedspill.attack import ActiveAttack
+from fedspill.leaks.inputs.guess import Inputs
+from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.planted_guess import PLANT_CONTROL, guess_of_batches, vouches_for_none
+from fedspill.messages import Message
+from fedspill.planting.arrival import Way
+from fedspill.planting.first_layer import PlantedNetwork
+from fedspill.planting.peel import peel
+from fedspill.planting.planted_rounds import PlantedRounds
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.trap_rows import TrapKind, distinct_quotients, plant_traps
+from fedspill.trace import View
+
+
+@final
+@dataclass(frozen=True)
+class TrapWeights(ActiveAttack):
+    """Rows of which half the weights are negative, the other half a little smaller and positive, as published.
+
+    kind "calibrated" sets their biases by inputs at hand, "biases" moves nothing but biases; both are ours, as is
+    `peeled`, which takes found samples out and vouches for what it returns.
+    """
+
+    name: ClassVar[str] = "trap-weights"
+    title: ClassVar[str] = "Trap weights: inputs read from rows that fire once"
+    paper: ClassVar[str] = "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, EuroS&P 2023"
+    needs = PLANT_NEEDS
+    leak = INPUTS
+    control: ClassVar[Mapping[str, Any] | None] = PLANT_CONTROL
+
+    kind: TrapKind = "published"
+    peeled: bool = False
+    factor: float = 0.95  # of a row's positive half, fitted to the data by the authors
+    first: int = 2  # honest rounds before it plants
+    arrival: int = 1  # rounds in which the plant comes in
+    way: Way = "line"
+    rounds_read: int = 3
+    draw: int = 0  # which random rows; the same in all rounds of an arrival
+
+    def rounds(self, view: View) -> range:
+        _place(view)
+        return self._when.planted
+
+    def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
+        place, honest = _place(view), dict(model.tensors)
+        same = torch.Generator().manual_seed(self.draw)
+        batch = int(view.knows("batch_size")) if view.has("batch_size") else place.rows // 4
+        state, read = place.opened(honest), place.features()
+        goal = plant_traps(place.layer, state, read, batch, self.kind, same, factor=self.factor)
+        return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
+
+    def run(self, view: View, rng: torch.Generator) -> Inputs:
+        place, batches = _place(view), planted_batches(view, self._when.read)
+        found = [self._read(place, batch) for batch in batches]
+        marks = [torch.ones(len(one), dtype=torch.bool) if self.peeled else vouches_for_none(one) for one in found]
+        return guess_of_batches(batches, found, marks)
+
+    @property
+    def _when(self) -> PlantedRounds:
+        return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
+
+    def _read(self, place: ReadingPlace, batch: PlantedBatch) -> torch.Tensor:
+        packing, seen = place.packing(), batch.of_first(place.layer.weight, place.layer.bias)
+        if seen is None:
+            return torch.zeros(0, *packing.shape)
+        if self.peeled:
+            network = PlantedNetwork.of(place.model, next(iter(batch.models.values())))
+            return peel(network, packing, *seen, batch.samples).samples
+        return distinct_quotients(*seen, packing, batch.samples)
+
+
+def _place(view: View) -> ReadingPlace:
+    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))

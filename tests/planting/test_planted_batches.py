@@ -1,0 +1,254 @@
+"""The server that plants to read whole batches: what it reads, what it vouches for, and how slowly it may come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from spine import network
+from torch import Tensor, nn
+
+from fedspill.audit.planted_run import run_planted
+from fedspill.data.digits import Digits
+from fedspill.dataset import Examples
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
+from fedspill.errors import NotApplicable, UsageError
+from fedspill.leaks.inputs.planted_guess import PLANT_CONTROL
+from fedspill.planting.arrival import on_the_way, share_arrived
+from fedspill.planting.bins import BinDesign, plant_bins
+from fedspill.planting.class_fishing import head_of, one_sample, plant_class
+from fedspill.planting.first_layer import PlantedNetwork, first_layer_of
+from fedspill.planting.peel import Peeled, peel, readings_of
+from fedspill.planting.planted_rounds import PlantedRounds
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.robbing_rows import ImprintModule, plant_brightness, strongest_quotients
+from fedspill.planting.trap_rows import plant_traps
+from fedspill.registry import make
+from fedspill.threat import MALICIOUS_SERVER, MALICIOUS_SERVER_UPDATES
+from fedspill.training import Tensors, gradient
+
+DIGITS = Digits().load()
+KNOWN = DIGITS.test.x  # what the server has; clients have the training split
+PLANTS = ("planted-inputs", "robbing-the-fed", "trap-weights", "class-fishing")
+
+
+def batch_of(samples: int, seed: int) -> Examples:
+    return DIGITS.train.take(torch.randperm(len(DIGITS.train), generator=torch.Generator().manual_seed(seed))[:samples])
+
+
+def net(rows: int, seed: int = 0) -> nn.Module:
+    model = network(seed, classes=10, features=64, widths=[rows])
+    return nn.Sequential(nn.Flatten(), *list(model)[1:])
+
+
+def convolutions(rows: int, stride: int, channels: int) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, channels, 3, stride, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(channels * (8 // stride) ** 2, rows),
+        nn.ReLU(),
+        nn.Linear(rows, 10),
+    )
+
+
+def state(model: nn.Module) -> Tensors:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def binned(model: nn.Module, design: BinDesign, seed: int = 0) -> tuple[ReadingPlace, Tensors]:
+    place = ReadingPlace.of(model, KNOWN)
+    rng = torch.Generator().manual_seed(seed)
+    opened = place.opened(state(model))
+    return place, plant_bins(place.layer, opened, place.inputs(), design, rng, [place.packing()])
+
+
+def read(place: ReadingPlace, planted: Tensors, batch: Examples, **options: Any) -> Peeled:
+    model = place.model
+    model.load_state_dict(planted)
+    sent = {name: tensor.double() for name, tensor in gradient(model, batch).items()}
+    seen = sent[place.layer.weight], sent[place.layer.bias]
+    return peel(PlantedNetwork.of(model, planted), place.packing(), *seen, len(batch), **options)
+
+
+def right(found: Tensor, real: Tensor) -> int:
+    """How many of the findings are a sample of the batch, each sample counted once."""
+    if not len(found):
+        return 0
+    nearest = torch.cdist(found.flatten(1).double(), real.flatten(1).double()).min(1)
+    close = nearest.values < 1e-3 * real[0].numel() ** 0.5  # 60 dB
+    return len(set(nearest.indices[close].tolist()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bins_by_three_numbers_read_a_whole_batch_and_vouch_for_it_with_its_labels(seed: int) -> None:
+    batch = batch_of(60, seed)
+    found = read(*binned(net(128, seed), BinDesign(), seed), batch)
+    assert len(found.samples) == right(found.samples, batch.x) >= 58
+    for x, label in zip(found.samples, found.labels.tolist(), strict=True):
+        nearest = int((batch.x.double() - x).flatten(1).norm(dim=1).argmin())
+        assert int(batch.y[nearest]) == label
+
+
+@pytest.mark.parametrize("samples", [100, 200, 400])
+def test_a_batch_that_is_too_large_is_read_in_part_or_not_at_all_and_nothing_false_is_vouched_for(samples: int) -> None:
+    for seed in range(4):
+        batch = batch_of(samples, seed)
+        found = read(*binned(net(96, seed), BinDesign(), seed), batch)
+        assert len(found.samples) == right(found.samples, batch.x)
+
+
+def test_one_number_reads_what_theory_says_and_peeling_needs_several() -> None:
+    shares = []
+    for seed in range(12):
+        place, planted = binned(net(48, seed), BinDesign(functionals=1), seed)
+        found = read(place, planted, batch_of(24, seed))
+        assert len(found.samples) == len(read(place, planted, batch_of(24, seed), again=False).samples)
+        shares.append(len(found.samples) / 24)
+    assert abs(sum(shares) / 12 - (1 - 1 / 48) ** 23) < 0.1
+
+
+def test_bins_of_usual_norms_in_a_deeper_network_are_read_too() -> None:
+    model = network(3, classes=10, features=64, widths=[128, 32])
+    batch = batch_of(40, 3)
+    found = read(*binned(nn.Sequential(nn.Flatten(), *list(model)[1:]), BinDesign(norms="usual")), batch)
+    assert len(found.samples) == right(found.samples, batch.x) >= 36
+
+
+@pytest.mark.parametrize(("stride", "channels"), [(1, 4), (2, 8)])
+def test_convolutions_can_be_made_to_pass_images_on(stride: int, channels: int) -> None:
+    batch = batch_of(40, 1)
+    place, planted = binned(convolutions(96, stride, channels), BinDesign())
+    found = read(place, planted, batch)
+    assert len(found.samples) == right(found.samples, batch.x) >= 36
+    with pytest.raises(NotApplicable, match="no room for all pixels"):
+        ReadingPlace.of(convolutions(8, 2, 3), KNOWN)
+    pooled = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.MaxPool2d(2), *list(convolutions(8, 2, 4))[4:])
+    with pytest.raises(NotApplicable, match="MaxPool2d"):
+        ReadingPlace.of(pooled, KNOWN)
+
+
+def test_inputs_below_zero_get_through_rectified_convolutions() -> None:
+    known, batch = KNOWN - 0.5, batch_of(30, 2)
+    batch = Examples(batch.x - 0.5, batch.y)
+    place = ReadingPlace.of(convolutions(96, 1, 4), known)
+    opened, rng = place.opened(state(place.model)), torch.Generator().manual_seed(0)
+    planted = plant_bins(place.layer, opened, place.inputs(), BinDesign(), rng, [place.packing()])
+    found = read(place, planted, batch)
+    assert len(found.samples) == right(found.samples, batch.x) >= 27
+
+
+def test_robbing_the_fed_reads_samples_that_are_alone_in_their_bins_in_place_and_as_a_module() -> None:
+    batch, model = batch_of(32, 0), net(256)
+    place = ReadingPlace.of(model, KNOWN)
+    planted = plant_brightness(place.layer, state(model), place.inputs(), [place.packing()])
+    model.load_state_dict(planted)
+    module = ImprintModule(net(16), KNOWN, 256)
+    for one, layer in ((model, place.layer), (module, first_layer_of(module))):
+        sent = {name: tensor.double() for name, tensor in gradient(one, batch).items()}
+        first, second = one.get_submodule(layer.name), one.get_submodule(layer.second)
+        readings = readings_of(first.weight.double(), first.bias.double(), second.weight.double())
+        found = strongest_quotients(readings, sent[layer.weight], sent[layer.bias], 32)
+        assert len(found) <= 32
+        assert right(found, batch.x) >= 20  # about (1 - 1/256)^31 of 32 by theory
+
+
+def test_calibrated_traps_and_biases_alone_read_more_than_published_ones() -> None:
+    model, batch = net(256), batch_of(60, 0)
+    place, counts, at_once = ReadingPlace.of(model, KNOWN), {}, {}
+    for kind in ("published", "calibrated", "biases"):
+        rng = torch.Generator().manual_seed(0)
+        planted = plant_traps(place.layer, state(net(256)), place.features(), 60, kind, rng)  # type: ignore[arg-type]
+        found = read(place, planted, batch)
+        assert len(found.samples) == right(found.samples, batch.x)
+        counts[kind] = len(found.samples)
+        at_once[kind] = len(read(place, planted, batch, again=False).samples)
+        moved = {name for name, tensor in planted.items() if not torch.equal(tensor, state(net(256))[name])}
+        assert moved == ({place.layer.bias} if kind == "biases" else {place.layer.weight, place.layer.bias})
+    assert at_once["published"] < min(at_once["calibrated"], at_once["biases"])
+    assert min(counts["calibrated"], counts["biases"]) >= 50
+
+
+def test_fishing_leaves_the_gradient_of_one_class() -> None:
+    model, batch = net(32), batch_of(20, 4)
+    label = int(batch.y[0])
+    planted = plant_class(head_of(model), state(model), label)
+    model.load_state_dict(planted)
+    of_class = batch.take((batch.y == label).nonzero().flatten())
+    whole, part = gradient(model, batch), gradient(model, of_class)
+    assert torch.allclose(whole["1.weight"] * len(batch), part["1.weight"] * len(of_class), rtol=1e-3, atol=1e-5)
+    only = batch.take(torch.cat([(batch.y != label).nonzero().flatten(), torch.tensor([0])]))
+    sent = gradient(model, only)
+    x, alone = one_sample(sent["1.weight"].double(), sent["1.bias"].double())
+    assert alone
+    assert right(x[None], batch.x[:1]) == 1
+    assert not one_sample(*(gradient(net(32), batch)[name].double() for name in ("1.weight", "1.bias")))[1]
+
+
+def test_a_slow_plant_arrives_whole_and_rows_keep_their_norms_on_the_way() -> None:
+    place, goal = binned(net(64), BinDesign(norms="usual"))
+    honest = state(net(64))
+    assert [share_arrived(number, 2, 4) for number in (1, 2, 3, 5, 9)] == [0.0, 0.25, 0.5, 1.0, 1.0]
+    line, sphere = (on_the_way(honest, goal, 0.5, place.layer, way) for way in ("line", "sphere"))  # type: ignore[arg-type]
+    rows = [torch.cat([s[place.layer.weight], s[place.layer.bias][:, None]], 1).norm(dim=1) for s in (honest, goal)]
+    moved = torch.cat([sphere[place.layer.weight], sphere[place.layer.bias][:, None]], 1).norm(dim=1)
+    assert torch.allclose(moved, (rows[0] + rows[1]) / 2, rtol=1e-4)
+    assert float(line[place.layer.weight].norm()) < float(sphere[place.layer.weight].norm())
+    assert all(torch.equal(tensor, goal[name]) for name, tensor in on_the_way(honest, goal, 1.0, place.layer).items())
+    when = PlantedRounds(2, 10, 3)
+    assert (when.planted, when.read) == (range(2, 14), range(11, 14))
+    with pytest.raises(UsageError, match="arrival >= 1"):
+        PlantedRounds(0, 0, 1)
+
+
+def ran(name: str, threat: Any, **changes: Any) -> Any:
+    deployment = Deployment.of(check_plan({"seed": 3, **PLANT_CONTROL, **changes}, "test"))
+    attack = make("attacks", name)
+    trace, known = run_planted(attack, threat, deployment)
+    return trace, attack(trace.view(threat, knowledge=known), seed=1)
+
+
+def test_behind_secure_aggregation_clients_are_read_in_turn_and_the_others_are_silenced() -> None:
+    many = {"federation": {"clients": 6, "rounds": 2, "secure_aggregation": True}}
+    training = {"training": {"algorithm": "fedsgd", "lr": 0.05, "batch_size": 16}}
+    trace, guess = ran("planted-inputs", MALICIOUS_SERVER, **many, **training)
+    assert {origin.sender for origin in guess.of} == {"aggregator"}
+    planted = [message for message in trace.messages("model") if message.round == 2]
+    assert len(planted) == 6
+    heard = [message.receiver for message in planted if bool(message.tensors["fc1.weight"].any())]
+    assert len(heard) == 2, "two batches of 16 fit into 64 rows"
+    rows = [m.tensors["fc1.weight"].abs().sum(1) > 0 for m in planted if m.receiver in heard]
+    assert not bool((rows[0] & rows[1]).any()), "each has rows of its own, which tell whose a sample is"
+    next_round = [m.receiver for m in trace.messages("model") if m.round == 3 and bool(m.tensors["fc1.weight"].any())]
+    assert not set(heard) & set(next_round)
+    assert min(len(found) for found in guess.samples) >= 24
+    for number, found in enumerate(guess.samples):
+        places = trace.truth().get(guess.of[number], "used_samples").tolist()
+        clients = Deployment.of(check_plan({"seed": 3, **PLANT_CONTROL, **many, **training}, "test")).shares.clients
+        real = torch.stack([clients[owner].x[sample] for owner, sample in places])
+        assert len(found) == right(found, real)
+
+
+def test_who_sees_updates_hands_out_one_model_and_reads_each_client() -> None:
+    trace, guess = ran("planted-inputs", MALICIOUS_SERVER_UPDATES)
+    assert len(list(trace.messages("model"))) == 5
+    assert {origin.sender for origin in guess.of} == {"client:0", "client:1"}
+    assert all(len(found) == 4 for found in guess.samples)
+
+
+def test_an_update_of_one_local_step_is_read_as_a_gradient_is() -> None:
+    training = {"training": {"lr": 0.5, "batch_size": 32, "steps": 1}}
+    _, guess = ran("planted-inputs", MALICIOUS_SERVER_UPDATES, **training)
+    assert min(len(found) for found in guess.samples) >= 24
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_network_that_cannot_be_planted_in_is_skipped_before_any_round(name: str) -> None:
+    plan = check_plan({**PLANT_CONTROL, "model": {"name": "mlp", "widths": [8], "activation": "tanh"}}, "test")
+    with pytest.raises(NotApplicable, match="planted in"):
+        run_planted(make("attacks", name), MALICIOUS_SERVER_UPDATES, Deployment.of(plan))
