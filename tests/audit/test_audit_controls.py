@@ -32,7 +32,9 @@ PASSED = ControlOutcome(status="ok", positive=GOOD, negative=GOOD)
 
 def attacked(pair: Pair, trace: Trace, deployment: Deployment, seed: int) -> Outcome:
     seed = seed_of(seed, pair.attack, pair.adversary)
-    return run_attack(make("attacks", pair.attack, pair.options), trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
+    return run_attack(
+        make("attacks", pair.attack, pair.options), trace, pair.threat, knowledge=deployment.knowledge(), seed=seed
+    )
 
 
 @pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)

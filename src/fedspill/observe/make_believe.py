@@ -144,8 +144,12 @@ def train_stack(
             loss = _loss(forward(stacked, auxiliary.x[step]), auxiliary.y[step], training)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             if training.algorithm == "fedsgd":
-                sent = {name: gradient for name, gradient in zip(stacked, gradients, strict=True) if gradient is not None}
-                return {name: sent[name] if name in sent else torch.zeros(clients, *start[name].shape) for name in names}
+                sent = {
+                    name: gradient for name, gradient in zip(stacked, gradients, strict=True) if gradient is not None
+                }
+                return {
+                    name: sent[name] if name in sent else torch.zeros(clients, *start[name].shape) for name in names
+                }
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()

@@ -58,7 +58,7 @@ class RehearsedShares:
     shares: Tensor  # (classes,)
     counts: Tensor  # (make-believe clients, classes) of those around it
     errors: Tensor  # (make-believe clients, classes) of their estimated shares
-    doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
+    doubt: float  # how much more its rounds contradict each other, or its shares, than those of make-believe clients
     near: bool  # whether the update lies among what the make-believe clients sent
 
     @property
@@ -90,15 +90,16 @@ class RoundScene:
     shop: Workshop
     reader: HeadReader
     base: Tensors  # what the clients were handed
+    folds: Tensor  # (auxiliary samples,) see folds_of
     passes: int = 0  # over the auxiliary samples, after which the model knows them as it knows the clients'
     learnt: Tensors | None = None  # the model after these
 
-    def _sent(self, tensors: Tensors, samples: int) -> _Sent:
-        """Of tensors (updates, ...), each of a client with so many samples."""
+    def _sent(self, tensors: Tensors, samples: int, fold: Tensor | None = None) -> _Sent:
+        """Of tensors (updates, ...), each of a client with so many samples; `fold` (updates,) of make-believe ones."""
         gradients = self.shop.training.algorithm == "fedsgd"
         scale = (-1 if gradients else 1) / self.shop.training.schedule(samples).steps
         changes = {name: -tensor for name, tensor in tensors.items()} if gradients else tensors
-        return _Sent(self.reader.read(tensors, scale), ~self.reader.absent(changes))
+        return _Sent(self.reader.read(tensors, scale, fold), ~self.reader.absent(changes))
 
     def asked(self, updates: Sequence[SentUpdate]) -> _Sent:
         """What was sent."""
@@ -106,22 +107,10 @@ class RoundScene:
         each = [({name: one.tensors[name][None] for name in names}, one.samples) for one in updates]
         return _Sent.joined([self._sent(*one) for one in each])
 
-    def half_way(self, update: SentUpdate) -> RoundScene:
-        """The round as one client saw it: the readings are for the model in the middle of its training."""
-        if self.shop.training.algorithm == "fedsgd":
-            return self
-        middle = {
-            name: tensor + 0.5 * update.tensors[name] if name in update.tensors and tensor.is_floating_point() else tensor
-            for name, tensor in self.base.items()
-        }
-        if not all(bool(tensor.isfinite().all()) for tensor in middle.values()):
-            return self
-        return replace(self, reader=self.reader.at(self.shop.model, middle, self.shop.auxiliary))
-
-    def play(self, rows: Tensor, rng: torch.Generator) -> _Sent:
-        """What make-believe clients with auxiliary samples `rows` (clients, n) send."""
+    def play(self, rows: Tensor, fold: Tensor, rng: torch.Generator) -> _Sent:
+        """What make-believe clients with auxiliary samples `rows` (clients, n) send; `fold` (clients,)."""
         start = self.base if self.learnt is None else self.learnt
-        return self._sent(self.shop.send(start, rows, self.reader.names, rng), rows.shape[1])
+        return self._sent(self.shop.send(start, rows, self.reader.names, rng), rows.shape[1], fold)
 
 
 def rehearsed(
@@ -183,7 +172,7 @@ def _broad(
         for size in sizes:
             counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
             fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
-            played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), rng))
+            played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), fold, rng))
             shares.append(counts.double() / size)
             folds.append(fold)
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
@@ -212,25 +201,27 @@ def _near(
     errors = max(begun, key=lambda one: one.precision).errors
     drawn = torch.randint(len(errors), (plan.near,), generator=rng)
     samples, labels = updates[0].samples, scenes[0].shop.auxiliary.y
-    scenes = [scene.half_way(update) for scene, update in zip(scenes, updates, strict=True)]
     asked = [scene.asked([update]) for scene, update in zip(scenes, updates, strict=True)]
     shown = torch.stack([one.present[0] for one in asked]).any(0)  # some round shows it
     counts = counts_of_shares(positive(centre + errors[drawn]), samples)
     fold = torch.arange(plan.near) % plan.folds
     rows, known = deal(counts, fold, plan.folds, labels, rng), counts.double() / samples
-    played = [scene.play(rows, rng) for scene in scenes]
+    played = [scene.play(rows, fold, rng) for scene in scenes]
     if not all(one.is_finite() for one in played):
         raise NotApplicable(DIVERGED)
     each = [fits_of(s.readings, known, fold, own.readings) for s, own in zip(played, asked, strict=True)]
     joint = mixed([fit for fits in each for fit in fits], known)
     seen = torch.stack([one.present for one in played]).any(0)
     found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
-    doubt = _contradiction([mixed(fits, known) for fits in each])
-    if doubt > CONTRADICTS:  # it cannot have held the same samples each time
+    apart = _contradiction([mixed(fits, known) for fits in each])
+    if apart > CONTRADICTS:  # it cannot have held the same samples each time
         return [
             _near([scene], [update], [one], rng, plan)[0]
             for scene, update, one in zip(scenes, updates, begun, strict=True)
         ]
+    estimated = positive(joint.unseen * seen)
+    unlike = [_misfit(s, known, estimated, fold, found, own) for s, own in zip(played, asked, strict=True)]
+    doubt = max(apart, sum(unlike) / len(unlike))
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
     return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
@@ -251,6 +242,25 @@ def _contradiction(rounds: Sequence[ShareFit]) -> float:
     apart = float((real - real.mean(0)).abs().sum())
     usual = float((made_up - made_up.mean(0)).abs().sum(2).sum(0).mean())
     return max(1.0, apart / max(usual, 1e-12))
+
+
+def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
+    """How much worse its estimated shares explain what a real client sent than those of make-believe clients do.
+
+    Samples that the model knows better or worse than the auxiliary ones change what is sent in ways that shares do not,
+    and then the estimates are off too. found (1, classes) of the real client; `estimated` of make-believe ones of which
+    `shares` are true, both (clients, classes).
+    """
+    real, usual = [], []
+    for name, reading in sent.readings.items():
+        if name in SHARES_ALONE:
+            continue
+        both = torch.cat([found, estimated])
+        forward = mixed(fits_of({"shares": shares}, reading, folds, {"shares": both}), reading)
+        off = torch.cat([asked.readings[name], reading]) - forward.shares
+        usual.append(off[1:].square().sum(1).mean())
+        real.append(off[0].square().sum() / usual[-1].clamp_min(1e-30))
+    return max(1.0, float(torch.stack(real).mean().sqrt()))
 
 
 def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
@@ -283,6 +293,15 @@ def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
     counts = exact.floor()
     rank = (exact - counts).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
+
+
+def folds_of(labels: Tensor, folds: int) -> Tensor:
+    """(samples,) the fold that `deal` gives each auxiliary sample to: those of a class in turn."""
+    found = torch.empty_like(labels)
+    for label in labels.unique().tolist():
+        own = torch.nonzero(labels == label).flatten()
+        found[own] = torch.arange(len(own)) % folds
+    return found
 
 
 def deal(

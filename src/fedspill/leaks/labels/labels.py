@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -13,8 +12,8 @@ from torch import Tensor
 
 from fedspill.attack import Attack
 from fedspill.errors import NotApplicable
-from fedspill.leaks.labels.counts.choose_reading import ROUTES
 from fedspill.leaks.labels.counts.each_update import messages_of, read_each_update
+from fedspill.leaks.labels.counts.readings import REHEARSED, words_of
 from fedspill.leaks.labels.counts.trial import tried_on_make_believe
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
@@ -23,7 +22,6 @@ from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
 from fedspill.observe.rehearsed_shares import RehearsedShares, broad_shares, counts_of_shares, rehearsed
 from fedspill.trace import View
 
-REHEARSED = "rehearsed"
 UNREHEARSED = 1.15  # how much larger errors are than those of make-believe clients (label_zoo.py, seed 503)
 LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
 STATED = 0.9  # probability of the intervals (convention)
@@ -98,10 +96,7 @@ def _chosen(
             continue
         counts[index], sure[index], confidence[index], low[index], high[index] = certainty(result, update.samples)
         routes[index] = REHEARSED
-    number = Counter(routes)[REHEARSED]
-    others = Counter(route for route in routes if route != REHEARSED)
-    notes = [f"{number} of {len(routes)} by rehearsal on auxiliary data"] if number else []
-    notes += [f"{many} of {len(routes)} by {route}: {ROUTES[route]}" for route, many in others.items()]
+    notes = words_of(routes)
     return replace(
         alone, counts=counts, confidence=confidence, sure=sure, low=low, high=high, notes=notes, routes=tuple(routes)
     )
