@@ -56,7 +56,8 @@ class Workshop:
         return {name: tensor + moved[name] if name in moved else tensor for name, tensor in start.items()}
 
     @cached_property
-    def _stacks(self) -> bool:
+    def is_stacked(self) -> bool:
+        """Whether clients are trained together, and not one by one."""
         start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
         return stacks(self.model, start, self.auxiliary, self.training)
 
@@ -65,7 +66,7 @@ class Workshop:
 
     def _sent(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
         alike = not any(type(defense).data is not Defense.data for defense in self.defenses)
-        if alike and len(rows) > 1 and self._stacks:
+        if alike and len(rows) > 1 and self.is_stacked:
             wanted = [name for name, tensor in start.items() if tensor.is_floating_point()] if self.defenses else names
             together = train_stack(self.model, start, self.auxiliary, rows, self.training, wanted, rng)
             if not self.defenses:

@@ -71,7 +71,7 @@ def plan_rehearsal(view: View, messages: Sequence[Message], flops: float = MOST_
     weight, bias = str(view.public["head_weight"]), view.public.get("head_bias")
     bias = bias if all(bias in message.tensors for message in messages) else None
     try:
-        plan = affordable(model, auxiliary, max(update.samples for update in updates) * training.epochs, flops)
+        plan = affordable(shop, max(update.samples for update in updates) * training.epochs, flops)
         folds = folds_of(auxiliary.y, plan.folds)
         scenes = {
             number: _scene(shop, starts[number], weight, bias, folds, classes) for number in {u.round for u in updates}
@@ -110,14 +110,17 @@ def _training(view: View, messages: Sequence[Message]) -> LocalTraining:
     return training
 
 
-def affordable(model: nn.Module, auxiliary: Examples, samples: int, flops: float) -> RehearsalSizes:
-    """As many rehearsals of clients with so many samples as `flops` pay for."""
-    model.eval()
+def affordable(shop: Workshop, samples: int, flops: float) -> RehearsalSizes:
+    """As many rehearsals of clients with so many samples as `flops` pay for; half where they are trained one by one."""
+    shop.model.eval()
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        model(auxiliary.x[:1])
+        shop.model(shop.auxiliary.x[:1])
     one = 3 * counter.get_total_flops() * samples  # back is twice as far as forth
-    near = min(RehearsalSizes.near, int(flops / max(one, 1)))
+    sizes = RehearsalSizes()
+    if not shop.is_stacked:
+        sizes = replace(sizes, broad=sizes.broad // 2, near=sizes.near // 2)
+    near = min(sizes.near, int(flops / max(one, 1)))
     if near < LEAST_NEAR:
         raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
-    return RehearsalSizes(near=near)
+    return replace(sizes, near=near)

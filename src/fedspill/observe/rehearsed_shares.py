@@ -12,7 +12,8 @@ so that nothing needs to be known of it. How far their own estimates are off say
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,6 +27,7 @@ from fedspill.training import Tensors
 
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
+UNDECIDED = 3.0  # nats: odds of twenty to one (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
 
@@ -39,6 +41,7 @@ class RehearsalSizes:
     kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
     folds: int = 2  # that share no auxiliary sample
     sizes: int = 3  # of clients, in a round's broad draw
+    leading: int = 3  # rounds in which all of `known` are tried, the others do as the nearest of these does
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +131,12 @@ def rehearsed(
     """
     first: dict[int, _First] = {}
     learnt: dict[int, RoundScene] = {}
-    for number, scene in scenes.items():
+    leaders = leading_rounds(scenes, plan.leading)
+    for number in sorted(scenes, key=lambda one: one not in leaders):
         mine = [index for index, update in enumerate(updates) if update.round == number]
         if mine:
-            learnt[number], begun = _broad(scene, [updates[index] for index in mine], classes, rng, plan)
+            passes = plan.known if number in leaders else (learnt[nearest(number, learnt)].passes,)
+            learnt[number], begun = _broad(scenes[number], [updates[i] for i in mine], classes, passes, rng, plan)
             first |= dict(zip(mine, begun, strict=True))
     groups: dict[object, list[int]] = {}
     for index, update in enumerate(updates):
@@ -156,8 +161,24 @@ class _First:
         return max(float(self.errors.abs().sum(1).mean()), 1e-6) ** -2
 
 
+def leading_rounds(rounds: Iterable[int], most: int) -> list[int]:
+    """The first, the last and others evenly between, `most` at most: a model changes little from round to round."""
+    ordered = sorted(rounds)
+    places = torch.linspace(0, len(ordered) - 1, min(most, len(ordered))).round().int()
+    return [ordered[place] for place in places.tolist()]
+
+
+def nearest(number: int, rounds: Iterable[int]) -> int:
+    return min(rounds, key=lambda other: abs(other - number))
+
+
 def _broad(
-    scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
+    scene: RoundScene,
+    updates: Sequence[SentUpdate],
+    classes: int,
+    known_passes: Sequence[int],
+    rng: torch.Generator,
+    plan: RehearsalSizes,
 ) -> tuple[RoundScene, list[_First]]:
     """The round with the model that knows the auxiliary samples as it knows the clients', and first estimates."""
     shop, asked = scene.shop, scene.asked(updates)
@@ -165,8 +186,8 @@ def _broad(
     places = ((2 * place + 1) * len(sizes) // (2 * plan.sizes) for place in range(plan.sizes))
     sizes = sorted({sizes[place] for place in places})
     one_pass = -(-len(shop.auxiliary) // shop.training.batch_size)
-    best: tuple[float, RoundScene, list[_First]] | None = None
-    for passes in plan.known:
+    tried: list[tuple[float, RoundScene, list[_First]]] = []
+    for passes in known_passes:
         learnt = replace(scene, passes=passes, learnt=shop.learnt(scene.base, passes * one_pass, rng))
         played, shares, folds = [], [], []
         for size in sizes:
@@ -180,12 +201,15 @@ def _broad(
             continue
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
         found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
-        likely = _log_likelihood(sent, known, fold, found, asked)
-        if best is None or likely > best[0]:
-            best = likely, learnt, [_First(one, errors) for one in found]
-    if best is None:
+        likely = _log_likelihood(sent, known, fold, found, errors, asked)
+        tried.append((likely, learnt, [_First(one, errors) for one in found]))
+    if not tried:
         raise NotApplicable(DIVERGED)
-    return best[1], best[2]
+    # Of those that are about as likely as the likeliest, the one whose clients are hardest to read: with few classes
+    # the updates hardly tell, and a model that knows its samples by heart would look like one that reads them well.
+    most = max(likely for likely, _, _ in tried)
+    _, best, first = min((one for one in tried if one[0] > most - UNDECIDED), key=lambda one: one[2][0].precision)
+    return best, first
 
 
 def _near(
@@ -249,7 +273,8 @@ def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, folds: Tensor, found
 
     Samples that the model knows better or worse than the auxiliary ones change what is sent in ways that shares do not,
     and then the estimates are off too. found (1, classes) of the real client; `estimated` of make-believe ones of which
-    `shares` are true, both (clients, classes).
+    `shares` are true, both (clients, classes). Half of the logarithm is taken: part of what is sent otherwise says
+    nothing of shares (label_zoo.py, seed 500: errors of five cells were .31 in the mean, stated .21 without, .26 with).
     """
     real, usual = [], []
     for name, reading in sent.readings.items():
@@ -260,23 +285,25 @@ def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, folds: Tensor, found
         off = torch.cat([asked.readings[name], reading]) - forward.shares
         usual.append(off[1:].square().sum(1).mean())
         real.append(off[0].square().sum() / usual[-1].clamp_min(1e-30))
-    return max(1.0, float(torch.stack(real).mean().sqrt()))
+    return math.sqrt(max(1.0, float(torch.stack(real).mean().sqrt())))
 
 
-def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
+def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, errors: Tensor, asked: _Sent) -> float:
     """Of what real clients sent, if their shares were `found` (updates, classes) and the rest as in the rehearsals.
 
     Shares can be found that explain any one reading. They do not explain all readings together if the make-believe
-    clients' samples were harder or easier for the model than the real ones'.
+    clients' samples were harder or easier for the model than the real ones'. The readings are so many views of the same
+    samples, so that their mean counts. The shares were fitted: by as much as they are known, given by the `errors`
+    (clients, classes) of make-believe ones, the fit is better than chance would have it (Laplace's approximation).
     """
-    total = 0.0
-    for name, reading in sent.readings.items():
-        if name in SHARES_ALONE:
-            continue
+    sized = [name for name in sent.readings if name not in SHARES_ALONE]
+    total = float(errors.square().mean(0).sqrt().clamp_min(1e-30).log().sum()) * len(found)
+    for name in sized:
+        reading = sent.readings[name]
         forward = mixed(fits_of({"shares": shares}, reading, folds, {"shares": found}), reading)
         spread = (forward.unseen - reading).square().mean(0).sqrt().clamp_min(1e-30)
         off = ((asked.readings[name] - forward.shares) / spread).square().clamp_max(1e4)
-        total -= float((0.5 * off + spread.log()).sum())
+        total -= float((0.5 * off + spread.log()).sum()) / len(sized)
     return total
 
 
@@ -298,7 +325,7 @@ def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
 def folds_of(labels: Tensor, folds: int) -> Tensor:
     """(samples,) the fold that `deal` gives each auxiliary sample to: those of a class in turn."""
     found = torch.empty_like(labels)
-    for label in labels.unique().tolist():
+    for label in sorted(set(labels.tolist())):
         own = torch.nonzero(labels == label).flatten()
         found[own] = torch.arange(len(own)) % folds
     return found

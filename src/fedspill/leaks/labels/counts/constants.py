@@ -61,6 +61,7 @@ class CountConstants:
     settled: float = 0.5  # probability of one class after training from which nothing but the push is left; measured
 
     # What is stated (readings.py)
+    stated: float = 0.9  # probability of the interval of a count; convention
     ebi_doubt: float = 0.5  # relative, of counts in proportion to what is negative; measured
     modelled_sure_power: float = 1.5  # where a model of the samples is assumed, single counts are less sure; measured
 

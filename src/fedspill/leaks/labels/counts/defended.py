@@ -24,7 +24,7 @@ from torch import Tensor
 from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.defended_layers import LayerReadings
 from fedspill.leaks.labels.counts.factorised_bayes import leakage
-from fedspill.leaks.labels.counts.posterior import Posterior, apportioned, best_tails, certainty, posterior
+from fedspill.leaks.labels.counts.posterior import Posterior, apportioned, best_tails, posterior
 from fedspill.leaks.labels.counts.readings import ReadCounts, is_trained, mixed_hardness, read
 from fedspill.leaks.labels.counts.whole_counts import Steps, amount_table
 from fedspill.leaks.labels.ebi import ebi_counts
@@ -73,9 +73,7 @@ def read_defended(
         return read(seen.beta / scale[:, None], steps, outlook, plain=plain)
     amounts, spread = _pooled(amounts, spread, groups)
     found = _posterior(seen, steps, view, scale, amounts, spread)
-    counts = best_tails(found)
-    sure, expected = certainty(found, counts)
-    return ReadCounts(counts, sure, expected, (KNOWN,) * origins)
+    return ReadCounts.by(found, best_tails(found), KNOWN)
 
 
 def _contrast(seen: LayerReadings, steps: Steps, view: ModelAnswers, groups: Sequence[int]) -> ReadCounts:
@@ -98,7 +96,8 @@ def _contrast(seen: LayerReadings, steps: Steps, view: ModelAnswers, groups: Seq
     shares = above / above.sum(1, keepdim=True).clamp_min(1e-12)
     counts = apportioned(steps.samples * shares, steps.samples)
     doubt = torch.full((origins, classes), 1 / classes, dtype=torch.float64)
-    return ReadCounts(counts, doubt, doubt.mean(1), (KNOWN,) * origins)
+    nothing, everything = torch.zeros_like(counts), torch.full_like(counts, steps.samples)
+    return ReadCounts(counts, doubt, doubt.mean(1), nothing, everything, (KNOWN,) * origins)
 
 
 def _amounts(

@@ -48,10 +48,7 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     messages = messages_of(view, layer)
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
-    counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
-    sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
-    expected = torch.zeros(len(layer.of), dtype=torch.float64)
-    routes: list[str] = [""] * len(layer.of)
+    parts: list[tuple[Tensor, ReadCounts]] = []
     for rows in _chunks(layer):
         steps = Steps.of(layer.schedules[int(rows[0])])
         sent = [messages[layer.of[row]] for row in rows.tolist()]
@@ -63,12 +60,19 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
             observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
             hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
             reading = read(observed, steps, answers, plain=optimizer.name == "sgd", spans=hidden)
-        counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
-        for row, route in zip(rows.tolist(), reading.routes, strict=True):
-            routes[row] = route
+        parts.append((rows, reading))
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    counts, sure, expected, low, high = (
+        torch.cat([getattr(part, name) for _, part in parts])[order]
+        for name in ("counts", "sure", "expected", "low", "high")
+    )
+    said = [route for _, part in parts for route in part.routes]
+    routes = [said[place] for place in order.tolist()]
     notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
     notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
-    return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+    return LabelCounts(
+        layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes), low=low, high=high
+    )
 
 
 def _spans(

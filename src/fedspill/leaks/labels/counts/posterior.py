@@ -53,11 +53,6 @@ class Posterior:
     evidence: Tensor  # (origins,) log-probability of what was observed
     samples: int
 
-    def rows(self, rows: Tensor) -> Posterior:
-        """The same of some of the origins."""
-        grid = CountGrid(self.grid.first[rows], self.grid.stride[rows], self.grid.points)
-        return Posterior(grid, self.marginals[rows], self.weights[rows], self.evidence[rows], self.samples)
-
     def where(self, take: Tensor, other: Posterior) -> Posterior:
         """Of the origins that `take` (origins,) names this one, of the rest the other, each on its own grid."""
         points = max(self.grid.points, other.grid.points)
@@ -296,6 +291,15 @@ def certainty(found: Posterior, counts: Tensor) -> tuple[Tensor, Tensor]:
     exact = (at - beyond).clamp(0, 1)
     reached = _expected_minimum(survival, found.grid, counts)
     return exact, (reached.sum(1) / found.samples).clamp(0, 1)
+
+
+def interval(found: Posterior) -> tuple[Tensor, Tensor]:
+    """(origins, classes) int64 each: bounds between which each class's count lies with probability COUNTS.stated."""
+    below = found.marginals.cumsum(2)
+    low, high = (((below < level).sum(2)) for level in ((1 - COUNTS.stated) / 2, (1 + COUNTS.stated) / 2))
+    last = found.grid.points - 1
+    first, stride = found.grid.first, found.grid.stride
+    return (first + stride * low.clamp_max(last)).long(), (first + stride * (high.clamp_max(last) + 1) - 1).long()
 
 
 def _survival(found: Posterior) -> Tensor:

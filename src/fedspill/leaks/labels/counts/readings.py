@@ -20,7 +20,15 @@ from torch import Tensor
 from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.factorised_bayes import Hardness, bayes_counts, hardness, leakage
 from fedspill.leaks.labels.counts.lattice import fit, lattice_posterior
-from fedspill.leaks.labels.counts.posterior import CountGrid, Posterior, certainty, decide, more_likely, posterior
+from fedspill.leaks.labels.counts.posterior import (
+    CountGrid,
+    Posterior,
+    certainty,
+    decide,
+    interval,
+    more_likely,
+    posterior,
+)
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
 from fedspill.leaks.labels.ebi import ebi_counts
@@ -112,8 +120,9 @@ class DriftLattice(CountReading):
 class TrainedModel(CountReading):
     """Samples push as far as the model is unsure of them, which labelled samples tell (factorised_bayes.py).
 
-    Where the hidden layers can be read, they say which samples were there (span_counts.py). They are no part of the
-    evidence, since the other readings have nothing to say of them.
+    Where the hidden layers can be read, they say which samples were there (span_counts.py). The other readings have
+    nothing to say of hidden layers, so that their evidence does not compare: the update lies among rehearsals of a
+    model that tells classes apart, which is evidence enough.
     """
 
     name = "bayes"
@@ -122,10 +131,10 @@ class TrainedModel(CountReading):
     def weigh(self, seen: Observed) -> WeighedCounts:
         model = mixed_hardness(seen.answers, seen.steps)
         found = _bayes(seen, model)
-        best = found
-        if seen.spans is not None and bool(seen.spans.usable.any()):
-            best = _bayes(seen, model, seen.spans).where(seen.spans.usable, found)
-        return WeighedCounts(best, best, found.evidence)
+        if seen.spans is None or not bool(seen.spans.usable.any()):
+            return WeighedCounts(found, found, found.evidence)
+        both = _bayes(seen, model, seen.spans).where(seen.spans.usable, found)
+        return WeighedCounts(both, both, found.evidence.masked_fill(seen.spans.usable, torch.inf))
 
 
 @final
@@ -173,7 +182,27 @@ class ReadCounts:
     counts: Tensor  # (origins, classes) int64
     sure: Tensor  # (origins, classes) probability that a class's count is exact
     expected: Tensor  # (origins,) expected share of labels that are right
+    low: Tensor  # (origins, classes) int64: bounds of each count, between which it lies with probability COUNTS.stated
+    high: Tensor
     routes: tuple[str, ...]
+
+    @staticmethod
+    def by(doubtful: Posterior, counts: Tensor, route: str, sure_power: float = 1.0) -> ReadCounts:
+        """`counts` (origins, classes), with what a posterior says of them."""
+        sure, expected = certainty(doubtful, counts)
+        low, high = interval(doubtful)
+        bounds = low.minimum(counts), high.maximum(counts)
+        return ReadCounts(counts, sure.pow(sure_power), expected, *bounds, (route,) * len(counts))
+
+    @staticmethod
+    def chosen(parts: Sequence[ReadCounts], which: Tensor) -> ReadCounts:
+        """Of each origin what the part that `which` (origins,) names says."""
+        rows = torch.arange(len(which))
+        joined = [
+            torch.stack([getattr(part, name) for part in parts])[which, rows]
+            for name in ("counts", "sure", "expected", "low", "high")
+        ]
+        return ReadCounts(*joined, tuple(parts[index].routes[row] for row, index in enumerate(which.tolist())))
 
 
 def read(
@@ -189,26 +218,21 @@ def read(
     answers: None where no model was seen; an untrained one with even probabilities is then assumed, or a trained one of
     which nothing is known.
     """
-    origins, classes = bias.shape
-    even = ModelAnswers(torch.full_like(bias, 1 / classes), torch.zeros_like(bias), 1)
+    even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
     seen = Observed(bias, steps, even if answers is None else answers, spans)
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
-    believed = torch.stack([one.evidence.nan_to_num(-torch.inf) for one in found]).argmax(0)
-    counts = torch.zeros(origins, classes, dtype=torch.int64)
-    sure = torch.zeros(origins, classes, dtype=torch.float64)
-    expected = torch.zeros(origins, dtype=torch.float64)
-    names = [readings[index].name for index in believed.tolist()]
-    for index, (reading, one) in enumerate(zip(readings, found, strict=True)):
-        rows = torch.nonzero(believed == index).flatten()
-        if len(rows):
-            counts[rows] = decide(one.best.rows(rows))
-            sure[rows], expected[rows] = certainty(one.doubtful.rows(rows), counts[rows])
-            sure[rows] = sure[rows].pow(reading.sure_power)
-    if spans is not None:
-        told = zip(names, spans.usable.tolist(), strict=True)
-        names = [SPANNED if usable and name == TrainedModel.name else name for name, usable in told]
-    return ReadCounts(counts, sure, expected, tuple(names))
+    believed = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found]).argmax(0)
+    parts = [
+        ReadCounts.by(one.doubtful, decide(one.best), reading.name, reading.sure_power)
+        for reading, one in zip(readings, found, strict=True)
+    ]
+    chosen = ReadCounts.chosen(parts, believed)
+    if spans is None:
+        return chosen
+    told = zip(chosen.routes, spans.usable.tolist(), strict=True)
+    names = [SPANNED if usable and name == TrainedModel.name else name for name, usable in told]
+    return replace(chosen, routes=tuple(names))
 
 
 def _applicable(seen: Observed) -> list[CountReading]:
