@@ -22,12 +22,13 @@ from torch import Tensor
 from fedspill.errors import NotApplicable
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
-from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
+from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive, ridge
 from fedspill.training import Tensors
 
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
 UNDECIDED = 3.0  # nats: odds of twenty to one (convention)
+FORWARD = 0.01  # ridge of what shares make a client send, over the mean variance of shares (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
 
@@ -202,13 +203,13 @@ def _broad(
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
         found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
         likely = _log_likelihood(sent, known, fold, found, errors, asked)
-        tried.append((likely, learnt, [_First(one, errors) for one in found]))
+        tried.append((likely if math.isfinite(likely) else -math.inf, learnt, [_First(one, errors) for one in found]))
     if not tried:
         raise NotApplicable(DIVERGED)
     # Of those that are about as likely as the likeliest, the one whose clients are hardest to read: with few classes
     # the updates hardly tell, and a model that knows its samples by heart would look like one that reads them well.
     most = max(likely for likely, _, _ in tried)
-    _, best, first = min((one for one in tried if one[0] > most - UNDECIDED), key=lambda one: one[2][0].precision)
+    _, best, first = min((one for one in tried if one[0] >= most - UNDECIDED), key=lambda one: one[2][0].precision)
     return best, first
 
 
@@ -244,7 +245,7 @@ def _near(
             for scene, update, one in zip(scenes, updates, begun, strict=True)
         ]
     estimated = positive(joint.unseen * seen)
-    unlike = [_misfit(s, known, estimated, fold, found, own) for s, own in zip(played, asked, strict=True)]
+    unlike = [_misfit(s, known, estimated, found, own) for s, own in zip(played, asked, strict=True)]
     doubt = max(apart, sum(unlike) / len(unlike))
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
@@ -268,7 +269,7 @@ def _contradiction(rounds: Sequence[ShareFit]) -> float:
     return max(1.0, apart / max(usual, 1e-12))
 
 
-def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
+def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, found: Tensor, asked: _Sent) -> float:
     """How much worse its estimated shares explain what a real client sent than those of make-believe clients do.
 
     Samples that the model knows better or worse than the auxiliary ones change what is sent in ways that shares do not,
@@ -280,9 +281,9 @@ def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, folds: Tensor, found
     for name, reading in sent.readings.items():
         if name in SHARES_ALONE:
             continue
-        both = torch.cat([found, estimated])
-        forward = mixed(fits_of({"shares": shares}, reading, folds, {"shares": both}), reading)
-        off = torch.cat([asked.readings[name], reading]) - forward.shares
+        off = torch.cat([asked.readings[name], reading]) - ridge(
+            FORWARD, shares, reading, torch.cat([found, estimated])
+        )
         usual.append(off[1:].square().sum(1).mean())
         real.append(off[0].square().sum() / usual[-1].clamp_min(1e-30))
     return math.sqrt(max(1.0, float(torch.stack(real).mean().sqrt())))

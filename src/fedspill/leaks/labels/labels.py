@@ -91,8 +91,7 @@ def _chosen(
 ) -> LabelCounts:
     """For each round the reading that has more labels of its make-believe clients right."""
     hoped = {
-        number: mean([1 - 0.5 * rareness(stage.classes) * one.error for one in _of_round(stage, results, number)])
-        for number in stage.scenes
+        number: mean([1 - 0.5 * one.error for one in _of_round(stage, results, number)]) for number in stage.scenes
     }
     assert alone.confidence is not None
     assert alone.sure is not None

@@ -82,7 +82,12 @@ class CountReading(ABC):
 
 @final
 class MeasuredProbability(CountReading):
-    """The model gives all inputs the mean probability that was measured: each sample adds one to its class."""
+    """The model gives all inputs the mean probability that was measured: each sample adds one to its class.
+
+    A model that tells classes apart gives a class more on its own samples, which then add less than one. By how much
+    follows from how its answers vary: if probabilities mean what they say, a class has E[p^2] / E[p] on its samples.
+    So much of each count is in doubt; of a fresh model next to nothing.
+    """
 
     name = "measured"
     words = "mean probability measured, counts decoded"
@@ -92,8 +97,10 @@ class MeasuredProbability(CountReading):
         answers, steps = seen.answers, seen.steps
         middle = answers.start if answers.end is None else 0.5 * (answers.start + answers.end.nan_to_num(0.0))
         inputs = steps.samples * answers.variance * (1 + steps.samples / answers.inputs)
-        noise = (inputs + (0.5 * seen.drift).square()).sqrt()
-        found = decoded(steps.unit * (steps.number * middle - seen.bias), steps, noise)
+        amounts = steps.unit * (steps.number * middle - seen.bias)
+        told_apart = (answers.variance / answers.start.clamp_min(1e-12)).clamp_max(1) * amounts.clamp(0, steps.samples)
+        noise = (inputs + (0.5 * seen.drift).square() + told_apart.square()).sqrt()
+        found = decoded(amounts, steps, noise)
         return WeighedCounts(found, found, found.evidence)
 
 
