@@ -145,8 +145,7 @@ def test_the_named_adversaries_are_told_apart_and_described() -> None:
     }
     assert all(adversary(name) is threat and threat.title for name, threat in ADVERSARIES.items())
     assert all(first != second for first, second in itertools.combinations(ADVERSARIES.values(), 2))
-<<<<<<< HEAD
-    acting = {"malicious-server", "vertical-server", "malicious-party"}
+    acting = {"malicious-server", "malicious-server-updates", "vertical-server", "malicious-party"}
     assert {name for name, threat in ADVERSARIES.items() if threat.does} == acting
 
 
@@ -158,10 +157,3 @@ def test_every_adversary_stands_in_one_kind_of_federation() -> None:
     assert made_for(needs(sees=["returned", "batch"])) == "private towers"
     assert made_for(needs(sees=["batch", "gradient", "model"])) == "shared towers"
     assert made_for(needs(sees=["update|gradient"])) == "horizontal"
-=======
-    assert {name for name, threat in ADVERSARIES.items() if threat.does} == {
-        "malicious-server",
-        "malicious-server-updates",
-        "vertical-server",
-    }
->>>>>>> 2904b921ddd1e3da3eb89cd15caa1d80fefb1d39

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from fedspill.data.digits import Digits
 from fedspill.dataset import Examples
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.span_counts import SpanCounts, span_counts
-from fedspill.leaks.labels.counts.span_rehearsal import REHEARSALS, Rehearsed, Stage, made_up_counts
+from fedspill.leaks.labels.counts.span_rehearsal import SpanRehearsals, SpanStage, made_up_counts
 from fedspill.models.mlp import Mlp
 from fedspill.observe.row_spaces import LayerSamples, distance_from_span, rehearsed_distance_from_span, sample_layers
 from fedspill.training import gradient
@@ -104,7 +105,7 @@ def test_made_up_batches_are_within_what_there_is(seed: int) -> None:
     assert bool((counts <= largest).all())
 
 
-def observed(stage: Stage, model: nn.Module, batches: list[Examples]) -> tuple[Rehearsed, Tensor]:
+def observed(stage: SpanStage, model: nn.Module, batches: list[Examples]) -> tuple[SpanRehearsals, Tensor]:
     seen = [stage.look(summed(model, batch), 1.0, len(batch), rng()) for batch in batches]
     noise = torch.stack([one for _, one in seen]).median(0).values
     return stage.rehearse(len(batches[0]), noise.tolist(), rng()), torch.stack([looks for looks, _ in seen])
@@ -112,7 +113,7 @@ def observed(stage: Stage, model: nn.Module, batches: list[Examples]) -> tuple[R
 
 def test_counts_are_read_off_spans_alone(digits: Examples, model: nn.Module) -> None:
     own = digits.take(torch.arange(500))
-    stage = Stage(tuple(sample_layers(model, own, 40)), own.y, CLASSES)
+    stage = SpanStage(tuple(sample_layers(model, own, 40)), own.y, CLASSES)
     victims = digits.take(torch.arange(500, len(digits)))
     draws = torch.Generator().manual_seed(1)
     largest = torch.bincount(victims.y, minlength=CLASSES) // 2
@@ -124,7 +125,7 @@ def test_counts_are_read_off_spans_alone(digits: Examples, model: nn.Module) -> 
         known.append(wanted)
     counts = torch.stack(known).double()
     rehearsed, looks = observed(stage, model, batches)
-    assert len(rehearsed.looks) == REHEARSALS
+    assert len(rehearsed.looks) == COUNTS.span_rehearsals
     found = span_counts(rehearsed, looks)
     assert bool(found.usable.all())
     assert float(torch.corrcoef(torch.stack([found.estimates.flatten(), (counts + 2).log().flatten()]))[0, 1]) > 0.8
@@ -134,7 +135,7 @@ def test_counts_are_read_off_spans_alone(digits: Examples, model: nn.Module) -> 
 
 def test_an_update_unlike_all_rehearsals_is_left_alone(digits: Examples, model: nn.Module) -> None:
     own = digits.take(torch.arange(500))
-    stage = Stage(tuple(sample_layers(model, own, 40)), own.y, CLASSES)
+    stage = SpanStage(tuple(sample_layers(model, own, 40)), own.y, CLASSES)
     rehearsed, looks = observed(stage, model, [digits.take(torch.arange(600, 640))])
     noise = {name: torch.randn(tensor.shape, generator=rng()) for name, tensor in model.named_parameters()}
     strange, _ = stage.look(noise, 1.0, 40, rng())

@@ -11,13 +11,13 @@ from fedspill.deployment.deployment import OFFERED
 from fedspill.deployment.plan import Plan
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
-<<<<<<< HEAD
 from fedspill.registry import Entry, entries, find, load
 from fedspill.threat import (
     ADVERSARIES,
     ALTER_TRAINING,
     KNOWLEDGE,
     MALICIOUS_PARTY,
+    MALICIOUS_SERVER_UPDATES,
     OF_PRIVATE_TOWERS,
     VERTICAL_SERVER,
     ThreatModel,
@@ -25,20 +25,9 @@ from fedspill.threat import (
     made_for,
     stands_in,
 )
-=======
-from fedspill.registry import entries, find
-from fedspill.threat import (
-    ADVERSARIES,
-    KNOWLEDGE,
-    MALICIOUS_SERVER_UPDATES,
-    VERTICAL_SERVER,
-    ThreatModel,
-    adversary,
-)
 
 # Adversaries that there are only where single updates can be seen.
 _IN_THE_CLEAR = {"curious-server", "eavesdropper", "malicious-server-updates"}
->>>>>>> 2904b921ddd1e3da3eb89cd15caa1d80fefb1d39
 
 
 @dataclass(frozen=True)
@@ -79,16 +68,13 @@ class Pair:
         stands, made = stands_in(self.threat), made_for(needs)
         if stands != "horizontal" and made == "horizontal":
             return ["a horizontal federation: it reads clients, not parties"]
-<<<<<<< HEAD
         if stands == "private towers" and made == "shared towers":
             return ["a vertical federation whose model is handed out to all"]
         if self.threat == MALICIOUS_PARTY and ALTER_TRAINING not in needs.does:
             return ["nothing but to follow the protocol: it is run by a curious party"]
-=======
         reads_updates = any(group & set(SINGLE) for group in needs.sees)
         if self.adversary == MALICIOUS_SERVER_UPDATES.name and not (needs.does and reads_updates):
             return ["nothing that it has more of: other servers' rows tell what sums, and honest models, give away"]
->>>>>>> 2904b921ddd1e3da3eb89cd15caa1d80fefb1d39
         absent = sorted(needs.knows & self.threat.knows & set(self.without))
         return [
             *self.threat.missing(needs),
@@ -109,14 +95,9 @@ def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[T
     if plan.federation.kind == "vertical":
         return list(OF_PRIVATE_TOWERS) if plan.federation.has_private_towers else [VERTICAL_SERVER]
     secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
-<<<<<<< HEAD
-    hidden = {"curious-server", "eavesdropper"} if secure else {"curious-server-secagg"}
+    hidden = _IN_THE_CLEAR if secure else {"curious-server-secagg"}
     here = [threat for threat in ADVERSARIES.values() if stands_in(threat) == "horizontal"]
     return [threat for threat in here if threat.name not in hidden]
-=======
-    hidden = {"vertical-server"} | (_IN_THE_CLEAR if secure else {"curious-server-secagg"})
-    return [threat for name, threat in ADVERSARIES.items() if name not in hidden]
->>>>>>> 2904b921ddd1e3da3eb89cd15caa1d80fefb1d39
 
 
 def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:

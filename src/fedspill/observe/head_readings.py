@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,45 +19,64 @@ MOST_NUMBERS = 20_000_000  # of single samples' gradients: with more the update 
 
 
 @dataclass(frozen=True, eq=False)
-class HeadReader:
-    """Reads the change of the last layer of one round's model; `features` say what its inputs look like."""
+class _ClassMeans:
+    """What some labelled samples say of the last layer's inputs and of the change that each class brings."""
 
-    weight: str
-    bias: str | None
     features: Tensor  # (classes, features) mean input of the last layer on samples of each class, less the common mean
-    shows_presence: bool  # see `absent`
     decomposer: Tensor | None  # (classes, outputs * (features + 1)); None where that would be too large
 
     @staticmethod
+    def of(seen: HeadProbe, classes: int, *, has_bias: bool) -> _ClassMeans:
+        means = class_mean_weights(seen.labels, classes) @ seen.features[:, :-1]
+        fits = len(seen.labels) * seen.errors.shape[1] * seen.features.shape[1] <= MOST_NUMBERS
+        return _ClassMeans(means - means.mean(0), decomposer(seen, classes, has_bias=has_bias) if fits else None)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadReader:
+    """Reads the change of the last layer of one round's model.
+
+    What it knows of classes comes from the auxiliary samples that make-believe clients are made of. A client is not to
+    be read by its own samples, so that each fold of clients is read by what the other folds' samples say.
+    """
+
+    weight: str
+    bias: str | None
+    without: tuple[_ClassMeans, ...]  # for each fold, what the samples of the others say
+    shows_presence: bool  # see `absent`
+
+    @staticmethod
     def of(
-        model: nn.Module, start: Tensors, weight: str, bias: str | None, own: Examples, classes: int, *, decays: bool
+        model: nn.Module,
+        start: Tensors,
+        weight: str,
+        bias: str | None,
+        own: Examples,
+        folds: Tensor,
+        classes: int,
+        *,
+        decays: bool,
     ) -> HeadReader:
-        """`own` are labelled samples; the model is used as scratch space. decays: weights shrink by themselves."""
+        """`own` are labelled samples in `folds` (n,), every class in each; the model is used as scratch space.
+
+        decays: weights shrink by themselves.
+        """
         load(model, start)
         model.eval()
         seen = probe_head(model, weight, own)
-        means = class_mean_weights(seen.labels, classes) @ seen.features[:, :-1]
-        positive_inputs = float(seen.features.min()) >= 0
-        numbers = len(own) * seen.errors.shape[1] * seen.features.shape[1]
-        return HeadReader(
-            weight,
-            bias,
-            means - means.mean(0),
-            positive_inputs and not decays,
-            decomposer(seen, classes, has_bias=bias is not None) if numbers <= MOST_NUMBERS else None,
-        )
-
-    def at(self, model: nn.Module, state: Tensors, own: Examples) -> HeadReader:
-        """The same reader for another state of the model, such as half-way of a client's training."""
-        found = HeadReader.of(model, state, self.weight, self.bias, own, len(self.features), decays=False)
-        return replace(found, shows_presence=self.shows_presence)
+        parts = [seen.take(folds != fold) for fold in range(int(folds.max()) + 1)]
+        parts = [part if bool(torch.bincount(part.labels, minlength=classes).all()) else seen for part in parts]
+        without = tuple(_ClassMeans.of(part, classes, has_bias=bias is not None) for part in parts)
+        return HeadReader(weight, bias, without, float(seen.features.min()) >= 0 and not decays)
 
     @property
     def names(self) -> list[str]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
-    def read(self, sent: Tensors, scale: float) -> dict[str, Tensor]:
+    def read(self, sent: Tensors, scale: float, fold: Tensor | None) -> dict[str, Tensor]:
         """Each (updates, classes), of tensors (updates, ...); `scale` makes updates of few and many steps alike.
+
+        fold (updates,): that each make-believe client belongs to; None for real clients, who belong to none.
 
         rows    how far each class's weights rose in all, which is what LLG reads
         toward  how far they rose towards the inputs that samples of the class have: right for inputs of any sign
@@ -67,14 +86,21 @@ class HeadReader:
         """
         weights = scale * sent[self.weight].double().flatten(2)
         rows = weights.sum(2)
-        found = {"rows": rows, "shares of rows": positive(rows), "toward": (weights * self.features).sum(2)}
-        bias = torch.zeros_like(rows)
+        bias = torch.zeros_like(rows) if self.bias is None else scale * sent[self.bias].double()
+        found = {"rows": rows, "shares of rows": positive(rows)}
         if self.bias is not None:
-            bias = scale * sent[self.bias].double()
             found |= {"bias": bias, "shares of bias": positive(bias)}
-        if self.decomposer is not None:
-            found["parts"] = torch.cat([weights, bias[..., None]], 2).flatten(1) @ self.decomposer.T
+        found["toward"] = self._by_fold([(weights * one.features).sum(2) for one in self.without], fold)
+        whole = torch.cat([weights, bias[..., None]], 2).flatten(1)
+        parts = [whole @ one.decomposer.T for one in self.without if one.decomposer is not None]
+        if parts:
+            found["parts"] = self._by_fold(parts, fold)
         return found
+
+    def _by_fold(self, readings: list[Tensor], fold: Tensor | None) -> Tensor:
+        """Of readings (updates, classes) without a fold, that without the client's own; their mean for real clients."""
+        each = torch.stack(readings)
+        return each.mean(0) if fold is None else each[fold, torch.arange(each.shape[1])]
 
     def absent(self, sent: Tensors) -> Tensor:
         """(updates, classes) the classes that were not there, of tensors (updates, ...) that are changes.

@@ -56,7 +56,8 @@ class Workshop:
         return {name: tensor + moved[name] if name in moved else tensor for name, tensor in start.items()}
 
     @cached_property
-    def _stacks(self) -> bool:
+    def is_stacked(self) -> bool:
+        """Whether clients are trained together, and not one by one."""
         start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
         return stacks(self.model, start, self.auxiliary, self.training)
 
@@ -67,7 +68,7 @@ class Workshop:
         return max(1, min(GROUP, GROUP_NUMBERS // numbers))
 
     def _sent(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
-        if len(rows) > 1 and self._stacks:
+        if len(rows) > 1 and self.is_stacked:
             apart = all(defense.takes_tensors_apart for defense in self.defenses)
             wanted = names if apart else [name for name, tensor in start.items() if tensor.is_floating_point()]
             if not any(_changes_data(defense) for defense in self.defenses):

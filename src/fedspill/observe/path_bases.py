@@ -37,10 +37,16 @@ class HeadProbe:
     errors: Tensor  # (n, outputs) probability minus one-hot label
     labels: Tensor  # (n,)
 
+    def take(self, kept: Tensor) -> HeadProbe:
+        """The same of some samples, `kept` (n,) bool."""
+        return HeadProbe(self.features[kept], self.errors[kept], self.labels[kept])
+
     def class_gradients(self, classes: int) -> Tensor:
         """(classes, outputs, features + 1) mean gradient of the weight and, as last column, of the bias."""
-        share = class_mean_weights(self.labels, classes)
-        return torch.stack([(self.errors * row[:, None]).T @ self.features for row in share])
+        number = torch.bincount(self.labels, minlength=classes).tolist()
+        order = self.labels.argsort(stable=True)
+        parts = zip(torch.split(self.errors[order], number), torch.split(self.features[order], number), strict=True)
+        return torch.stack([errors.T @ features / len(errors) for errors, features in parts])
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,14 +24,12 @@ class ModelAnswers:
     start: Tensor  # (origins, classes) mean probability
     variance: Tensor  # (origins, classes) between inputs, at the start
     inputs: int
-    peak: Tensor | None = None  # (origins,) mean of each input's largest probability minus the largest class mean
     end: Tensor | None = None  # (origins, classes); NaN where training diverged
     start_confusion: Tensor | None = None  # (origins, classes, classes) mean probabilities on samples of each class
     start_second: Tensor | None = None  # (origins, classes) mean of (1 - p)^2, p the probability of the own class
     end_confusion: Tensor | None = None
     end_second: Tensor | None = None
     per_class: float = 0.0  # labelled inputs of each class, on average
-    reach: Tensor | None = None  # (origins,) size of the logits, where the update alone was read without any inputs
 
 
 def models_before(view: View) -> dict[int, nn.Module]:
@@ -74,19 +72,17 @@ class ModelProbe:
     def answers(self, messages: Sequence[Message]) -> ModelAnswers:
         """One forward pass per round and, where whole updates were recorded, one per message."""
         at_start = {number: self._answers(self.models[number]) for number in {m.round for m in messages}}
-        start, variance, peak, confusion, second = zip(*(at_start[message.round] for message in messages), strict=True)
+        start, variance, confusion, second = zip(*(at_start[message.round] for message in messages), strict=True)
         ends = [self._after(message) for message in messages]
         whole = [end for end in ends if end is not None]
         labelled = self.labels is not None
         per_class = len(self.inputs) / self.classes if labelled else 0.0
-        found = ModelAnswers(
-            torch.stack(start), torch.stack(variance), len(self.inputs), torch.stack(peak), per_class=per_class
-        )
+        found = ModelAnswers(torch.stack(start), torch.stack(variance), len(self.inputs), per_class=per_class)
         if labelled:
             found = replace(found, start_confusion=torch.stack(confusion), start_second=torch.stack(second))
         if len(whole) < len(messages):
             return found
-        end, _, _, confusion, second = zip(*whole, strict=True)
+        end, _, confusion, second = zip(*whole, strict=True)
         found = replace(found, end=torch.stack(end))
         if labelled:
             found = replace(found, end_confusion=torch.stack(confusion), end_second=torch.stack(second))
@@ -115,18 +111,17 @@ class ModelProbe:
     def _answers(self, model: nn.Module) -> _Answers:
         outputs = probabilities(model, self.inputs)
         mean, variance = outputs.mean(0), outputs.var(0, unbiased=False)
-        peak = outputs.amax(1).mean() - mean.max()
         empty = torch.zeros(0, dtype=outputs.dtype)
         if self.labels is None:
-            return mean, variance, peak, empty, empty
+            return mean, variance, empty, empty
         number = torch.bincount(self.labels, minlength=self.classes).to(outputs.dtype)
         confusion = torch.zeros(self.classes, outputs.shape[1], dtype=outputs.dtype).index_add_(0, self.labels, outputs)
         lost = 1 - outputs.gather(1, self.labels[:, None]).squeeze(1)
         second = torch.zeros(self.classes, dtype=outputs.dtype).index_add_(0, self.labels, lost.square())
-        return mean, variance, peak, confusion / number[:, None], second / number
+        return mean, variance, confusion / number[:, None], second / number
 
 
-_Answers: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # mean, variance, peak, confusion, second moment
+_Answers: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]  # mean, variance, confusion, second moment
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedspill.dataset import Examples
@@ -17,7 +17,7 @@ from fedspill.messages import Message
 from fedspill.observe.head_readings import HeadReader
 from fedspill.observe.local_changes import KnownOptimizer
 from fedspill.observe.make_believe import Workshop
-from fedspill.observe.rehearsed_shares import RehearsalSizes, RoundScene, SentUpdate
+from fedspill.observe.rehearsed_shares import RehearsalSizes, RoundScene, SentUpdate, folds_of
 from fedspill.trace import View
 from fedspill.training import LocalTraining, Tensors
 from fedspill.training import Optimizer as OptimizerName
@@ -71,18 +71,21 @@ def plan_rehearsal(view: View, messages: Sequence[Message], flops: float = MOST_
     weight, bias = str(view.public["head_weight"]), view.public.get("head_bias")
     bias = bias if all(bias in message.tensors for message in messages) else None
     try:
-        plan = affordable(model, auxiliary, max(update.samples for update in updates) * training.epochs, flops)
-        scenes = {number: _scene(shop, starts[number], weight, bias, classes) for number in {u.round for u in updates}}
+        plan = affordable(shop, max(update.samples for update in updates) * training.epochs, flops)
+        folds = folds_of(auxiliary.y, plan.folds)
+        scenes = {
+            number: _scene(shop, starts[number], weight, bias, folds, classes) for number in {u.round for u in updates}
+        }
     except (AttributeError, RuntimeError, ValueError, TypeError) as error:
         raise NotApplicable("Not rehearsed: the architecture cannot be run on the auxiliary data") from error
     same = training.algorithm == "fedavg"
     return RehearsalPlan(scenes, updates, list(messages), classes, plan, same)
 
 
-def _scene(shop: Workshop, start: Tensors, weight: str, bias: str | None, classes: int) -> RoundScene:
+def _scene(shop: Workshop, start: Tensors, weight: str, bias: str | None, folds: Tensor, classes: int) -> RoundScene:
     decays = shop.training.weight_decay > 0 or bool(shop.defenses)  # noise makes weights rise too
-    reader = HeadReader.of(shop.model, start, weight, bias, shop.auxiliary, classes, decays=decays)
-    return RoundScene(shop, reader, start)
+    reader = HeadReader.of(shop.model, start, weight, bias, shop.auxiliary, folds, classes, decays=decays)
+    return RoundScene(shop, reader, start, folds)
 
 
 def _training(view: View, messages: Sequence[Message]) -> LocalTraining:
@@ -107,14 +110,17 @@ def _training(view: View, messages: Sequence[Message]) -> LocalTraining:
     return training
 
 
-def affordable(model: nn.Module, auxiliary: Examples, samples: int, flops: float) -> RehearsalSizes:
-    """As many rehearsals of clients with so many samples as `flops` pay for."""
-    model.eval()
+def affordable(shop: Workshop, samples: int, flops: float) -> RehearsalSizes:
+    """As many rehearsals of clients with so many samples as `flops` pay for; half where they are trained one by one."""
+    shop.model.eval()
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        model(auxiliary.x[:1])
+        shop.model(shop.auxiliary.x[:1])
     one = 3 * counter.get_total_flops() * samples  # back is twice as far as forth
-    near = min(RehearsalSizes.near, int(flops / max(one, 1)))
+    sizes = RehearsalSizes()
+    if not shop.is_stacked:
+        sizes = replace(sizes, broad=sizes.broad // 2, near=sizes.near // 2)
+    near = min(sizes.near, int(flops / max(one, 1)))
     if near < LEAST_NEAR:
         raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
-    return RehearsalSizes(near=near)
+    return replace(sizes, near=near)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.labels.counts.choose_reading import _with_own_features, read
+from fedspill.leaks.labels.counts.readings import read
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.counts.whole_counts import Steps
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.metrics import overlap
-from fedspill.observe.probe import ModelAnswers
 from fedspill.training import Schedule
 
 CLASSES, FEATURES, SAMPLES = 10, 32, 96
@@ -72,7 +69,7 @@ def test_uneven_answers_of_a_fresh_model_are_taken_into_account() -> None:
     real = torch.bincount(labels, minlength=CLASSES)[None]
     size = torch.tensor([SAMPLES])
     blind = llbg_counts(head.bias_sent[None], size, size, torch.zeros(1, CLASSES, dtype=torch.float64))
-    assert reading.routes == ("wire",)
+    assert reading.routes == ("measured",)
     seen = wire_outlook([head])
     assert seen is not None
     between = (features @ weight.T + bias).softmax(1).var(0)
@@ -81,7 +78,7 @@ def test_uneven_answers_of_a_fresh_model_are_taken_into_account() -> None:
     assert float(reading.expected) > 0.9
 
 
-def test_a_trained_model_is_known_by_its_reach_and_read_with_doubt() -> None:
+def test_a_trained_model_is_known_by_its_update_and_read_with_doubt() -> None:
     """Nearly every sample is classified right: what is left of the gradient is of a few, and tells counts in part."""
     weight, bias = layer(1.0)
     rng = torch.Generator().manual_seed(6)
@@ -102,23 +99,3 @@ def test_a_trained_model_is_known_by_its_reach_and_read_with_doubt() -> None:
     mean, claimed = sum(success) / len(success), sum(stated) / len(stated)
     assert mean > sum(greedy) / len(greedy) + 0.02
     assert abs(mean - claimed) < 0.12
-
-
-def test_a_clients_own_features_replace_auxiliary_ones_where_a_fresh_model_drifts() -> None:
-    even = torch.full((3, CLASSES), 1 / CLASSES, dtype=torch.float64)
-    leaning = even.clone()
-    leaning[:, 0] += 0.5
-    leaning = leaning / leaning.sum(1, keepdim=True)
-    steps = Steps.of(Schedule(SAMPLES, 16))
-    end = torch.stack([leaning[0], even[1], leaning[2]])  # the second model stays where it was
-    knows = torch.full((3, CLASSES, CLASSES), 1 / CLASSES, dtype=torch.float64)
-    knows[2] += 0.5 * torch.eye(CLASSES)  # the third tells classes apart
-    seen = ModelAnswers(even, 0.1 * even, 50, end=end, start_confusion=knows)
-    wire = ModelAnswers(leaning, even, 1000, end=leaning, reach=torch.ones(3, dtype=torch.float64))
-    joined = _with_own_features(seen, wire, steps)
-    assert [bool(torch.equal(joined.start[i], leaning[i])) for i in range(3)] == [True, False, False]
-    assert joined.end is not None
-    assert torch.equal(joined.end[0], leaning[0])
-    far = replace(wire, reach=torch.full((3,), 9.0, dtype=torch.float64))
-    assert torch.equal(_with_own_features(seen, far, steps).start, even)
-    assert _with_own_features(replace(seen, end=None), wire, steps).end is None

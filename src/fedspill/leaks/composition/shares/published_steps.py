@@ -62,12 +62,13 @@ def descent(bases: Tensor, target: Tensor, epochs: int, rate: float) -> Tensor:
 
     `rate` is in units of one over the curvature, since the printed rate has no value; every factor starts at 1/m.
     """
-    curvature = float(torch.linalg.matrix_norm(bases, 2)) ** 2
+    products, wanted = bases @ bases.T, bases @ target  # all that the descent needs, whatever the layer's width
+    curvature = float(torch.linalg.eigvalsh(products)[-1])
     factors = torch.full((len(bases),), 1 / len(bases), dtype=bases.dtype)
     if not curvature > 0:
         return factors
     for _ in range(epochs):
-        factors = (factors - rate / curvature * (bases @ (factors @ bases - target))).clamp_min(0)
+        factors = (factors - rate / curvature * (products @ factors - wanted)).clamp_min(0)
     return factors
 
 

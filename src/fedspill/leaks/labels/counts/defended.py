@@ -10,7 +10,7 @@ Each origin gives, for every class, an estimate of its count with a standard dev
     public samples    what a class pushes beyond what they let expect;
     several rounds    a client that trains on all its data each time is one client: its estimates are averaged.
 
-Priors and the decision are those of label_posterior.py.
+Priors and the decision are those of posterior.py.
 """
 
 from __future__ import annotations
@@ -21,36 +21,29 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedspill.leaks.labels.counts.choose_reading import Reading, read
-from fedspill.leaks.labels.counts.defended_layers import Seen
+from fedspill.leaks.labels.counts.constants import COUNTS
+from fedspill.leaks.labels.counts.defended_layers import LayerReadings
 from fedspill.leaks.labels.counts.factorised_bayes import leakage
-from fedspill.leaks.labels.counts.posterior import Posterior, apportioned, best_tails, certainty, posterior
-from fedspill.leaks.labels.counts.readings import is_trained, mixed_hardness
+from fedspill.leaks.labels.counts.posterior import Posterior, apportioned, best_tails, posterior
+from fedspill.leaks.labels.counts.readings import ReadCounts, is_trained, mixed_hardness, read
 from fedspill.leaks.labels.counts.whole_counts import Steps, amount_table
 from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.observe.probe import ModelAnswers
 
 KNOWN = "known"
-_SCALES = 9  # tried, from 0.03 to 1
-_CLEAN = 0.2  # samples: with less noise than that the readings for undefended updates are as good and know more
-_WHOLE_ODDS = 3.0  # log-odds of no clipping at all against any one scale
-_SCALE_DOUBT = 0.06  # relative, of the scale that the model's own gradient norms let expect
-_TURNS = 3  # leak and counts of a trained model take turns
-_FILLED = 0.4  # share of classes that are taken to hold public samples alone
-_FAR = 1e6  # samples: the doubt of a class of which nothing was sent
 
 
 def read_defended(
     wire: KnownDefenses,
-    seen: Seen,
+    seen: LayerReadings,
     steps: Steps,
     outlook: ModelAnswers | None,
     groups: Sequence[int],
     expected_scale: Callable[[int, Tensor], float] | None = None,
     *,
     plain: bool,
-) -> Reading:
+) -> ReadCounts:
     """Counts of all origins; those of equal group number hold the same samples.
 
     expected_scale: what clipping would leave of the gradient of origin i if its counts (classes,) were these.
@@ -72,7 +65,7 @@ def read_defended(
         scale = _scale(wire, seen, steps, view, trained, None)
     amounts, spread = _amounts(wire, seen, steps, view, trained, scale)
     quiet = (
-        bool((steps.unit * seen.noise / scale[:, None] < _CLEAN).all())
+        bool((steps.unit * seen.noise / scale[:, None] < COUNTS.clean).all())
         and not wire.effect.dropped
         and not wire.effect.smoothed
     )
@@ -80,12 +73,10 @@ def read_defended(
         return read(seen.beta / scale[:, None], steps, outlook, plain=plain)
     amounts, spread = _pooled(amounts, spread, groups)
     found = _posterior(seen, steps, view, scale, amounts, spread)
-    counts = best_tails(found)
-    sure, expected = certainty(found, counts)
-    return Reading(counts, sure, expected, (KNOWN,) * origins)
+    return ReadCounts.by(found, best_tails(found), KNOWN)
 
 
-def _contrast(seen: Seen, steps: Steps, view: ModelAnswers, groups: Sequence[int]) -> Reading:
+def _contrast(seen: LayerReadings, steps: Steps, view: ModelAnswers, groups: Sequence[int]) -> ReadCounts:
     """Counts where public samples fill up the rare classes: only how private samples differ from public ones is left.
 
     Everybody trains on the public samples, so a model knows them better and they push less. What a class pushes beyond
@@ -101,15 +92,16 @@ def _contrast(seen: Seen, steps: Steps, view: ModelAnswers, groups: Sequence[int
         pushed = pushed - fit * usual
     pushed = pushed / pushed.std(1, keepdim=True).clamp_min(1e-12)
     mean, _ = _pooled(pushed, torch.ones_like(pushed), groups)
-    above = (mean - mean.quantile(_FILLED, dim=1, keepdim=True)).clamp_min(0)
+    above = (mean - mean.quantile(COUNTS.filled, dim=1, keepdim=True)).clamp_min(0)
     shares = above / above.sum(1, keepdim=True).clamp_min(1e-12)
     counts = apportioned(steps.samples * shares, steps.samples)
     doubt = torch.full((origins, classes), 1 / classes, dtype=torch.float64)
-    return Reading(counts, doubt, doubt.mean(1), (KNOWN,) * origins)
+    nothing, everything = torch.zeros_like(counts), torch.full_like(counts, steps.samples)
+    return ReadCounts(counts, doubt, doubt.mean(1), nothing, everything, (KNOWN,) * origins)
 
 
 def _amounts(
-    wire: KnownDefenses, seen: Seen, steps: Steps, view: ModelAnswers, trained: Tensor, scale: Tensor
+    wire: KnownDefenses, seen: LayerReadings, steps: Steps, view: ModelAnswers, trained: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Each class's count and its standard deviation (origins, classes), not yet whole."""
     beta, noise = seen.beta / scale[:, None], seen.noise / scale[:, None]
@@ -121,13 +113,13 @@ def _amounts(
     inputs = steps.samples * view.variance * (1 + steps.samples / view.inputs)
     counts = untrained.clamp(0, steps.samples)
     misfit = seen.own * counts + seen.other * (steps.samples - counts)
-    spread = ((steps.unit * noise / (1 - blur)).square() + inputs + misfit).sqrt().clamp_max(_FAR)
+    spread = ((steps.unit * noise / (1 - blur)).square() + inputs + misfit).sqrt().clamp_max(COUNTS.unsent)
     if not bool(trained.any()):
         return untrained, spread
     model = mixed_hardness(view if not wire.noisy else replace(view, end_confusion=None, end_second=None), steps)
     pushed, pushed_noise = -beta * (steps.samples / steps.number), noise * (steps.samples / steps.number)
     counts = ebi_counts(beta, torch.full((len(beta),), steps.samples)).double()
-    for _ in range(_TURNS):
+    for _ in range(COUNTS.leak_turns):
         leak, leak_variance = leakage(counts, model)
         slope = (model.mean - blur).clamp_min(0.02)
         amounts = (pushed + leak - blur * steps.samples / classes) / slope
@@ -136,11 +128,13 @@ def _amounts(
     variance = counts * model.spread + counts.square() * model.doubt + leak_variance + pushed_noise.square()
     variance = variance + (seen.own * counts + seen.other * (steps.samples - counts)) * slope.square()
     known = trained[:, None]
-    return torch.where(known, amounts, untrained), torch.where(known, variance.sqrt() / slope, spread).clamp_max(_FAR)
+    return torch.where(known, amounts, untrained), torch.where(known, variance.sqrt() / slope, spread).clamp_max(
+        COUNTS.unsent
+    )
 
 
 def _scale(
-    wire: KnownDefenses, seen: Seen, steps: Steps, view: ModelAnswers, trained: Tensor, expected: Tensor | None
+    wire: KnownDefenses, seen: LayerReadings, steps: Steps, view: ModelAnswers, trained: Tensor, expected: Tensor | None
 ) -> Tensor:
     """(origins,) the share that clipping left of an update: the one at which counts are most likely.
 
@@ -153,7 +147,7 @@ def _scale(
         return ones
     best, evidence = ones, torch.full_like(ones, -torch.inf)
     if expected is None:
-        candidates = [ones * share for share in torch.logspace(0, -1.5, _SCALES, dtype=torch.float64)]
+        candidates = [ones * share for share in torch.logspace(0, -1.5, COUNTS.scales, dtype=torch.float64)]
     else:
         nudges = (0.85, 0.92, 0.96, 1.0, 1.04, 1.08, 1.16)
         candidates = [(expected * nudge).clamp(1e-3, 1.0) for nudge in nudges]
@@ -166,16 +160,16 @@ def _scale(
         spread = (spread.square() + 0.05**2 + (0.03 * amounts).square()).sqrt()  # steps are not all clipped alike
         found = _posterior(seen, steps, view, scale, amounts, spread)
         density = found.evidence - spread.log().sum(1) - seen.beta.shape[1] * scale.log()
-        density = density + _WHOLE_ODDS * (scale > 0.999)
+        density = density + COUNTS.unclipped_odds * (scale > 0.999)
         if expected is not None:
-            density = density - 0.5 * ((scale / expected).log() / _SCALE_DOUBT).square()
+            density = density - 0.5 * ((scale / expected).log() / COUNTS.scale_doubt).square()
         better = density > evidence
         best, evidence = torch.where(better, scale, best), torch.where(better, density, evidence)
     return torch.where(seen.whole & ~trained, ones, best)
 
 
 def _posterior(
-    seen: Seen,
+    seen: LayerReadings,
     steps: Steps,
     view: ModelAnswers,
     scale: Tensor,
@@ -183,7 +177,7 @@ def _posterior(
     spread: Tensor,
 ) -> Posterior:
     # A sample of the short last step weighs a little more: that can be told only where there is little noise.
-    told_apart = float(spread.median()) < _CLEAN
+    told_apart = float(spread.median()) < COUNTS.clean
     table, grid = amount_table(amounts, spread.clamp_min(0.02), steps if told_apart else replace(steps, short=0))
     hidden = seen.high.isfinite()
     if bool(hidden.any()):

@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.layer_signals import Reader, Signals
 from fedspill.leaks.labels.counts.whole_counts import Steps
 from fedspill.observe.known_defenses import KnownDefenses
 
-_FEATURE_DOUBT = 0.25  # relative, of a class read from a few of its weights
-
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class LayerReadings:
     """What the layers of several origins say, in units of one pass's summed gradient."""
 
     beta: Tensor  # (origins, classes)
@@ -41,11 +40,11 @@ def look(
     signals: Sequence[Sequence[Signals]],
     steps: Steps,
     clip_test: Sequence[bool],
-) -> Seen:
+) -> LayerReadings:
     """tensors: each origin's gradients by name, scaled to one pass; signals: of the model that it began with."""
     rows = [_one(wire, own, noise, head, signals[index], steps) for index, own in enumerate(tensors)]
     beta, spread, own, other, low, high = (torch.stack(part) for part in zip(*rows, strict=True))
-    return Seen(beta, spread, own, other, low, high, torch.tensor(clip_test))
+    return LayerReadings(beta, spread, own, other, low, high, torch.tensor(clip_test))
 
 
 def _one(
@@ -113,5 +112,5 @@ def _survivors(rows: Tensor, head: Signals) -> tuple[Tensor, Tensor, Tensor, Ten
     sent = rows != 0
     energy = (sent * features.square()).sum(1)
     beta = torch.where(energy > 0, (rows * features).sum(1) / energy.clamp_min(1e-30), torch.zeros_like(energy))
-    doubt = torch.full_like(beta, _FEATURE_DOUBT**2)
+    doubt = torch.full_like(beta, COUNTS.few_weights_doubt**2)
     return beta, torch.where(energy > 0, 1 / energy.clamp_min(1e-30), torch.inf), doubt, torch.zeros_like(beta)

@@ -1,8 +1,7 @@
-"""What each update says by itself about its label counts, by one rule on what was observed; nothing is rehearsed."""
+"""What each update says by itself about its label counts, by the reading with most evidence; nothing is rehearsed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -11,11 +10,11 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.defenses.norms import norm_of
-from fedspill.leaks.labels.counts.choose_reading import ROUTES, Reading, read
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.defended import read_defended
 from fedspill.leaks.labels.counts.defended_layers import look
 from fedspill.leaks.labels.counts.layer_signals import linear_signals
-from fedspill.leaks.labels.counts.readings import bias_from_weights, is_trained
+from fedspill.leaks.labels.counts.readings import ReadCounts, bias_from_weights, is_trained, read, words_of
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
@@ -28,9 +27,6 @@ from fedspill.observe.local_changes import KnownOptimizer
 from fedspill.observe.probe import ModelAnswers, ModelProbe, can_probe
 from fedspill.trace import Origin, View
 from fedspill.training import gradient
-
-_NORM_BATCHES = 4  # whose gradient norm is taken to see what clipping leaves
-_CELLS = 20_000_000  # classes x classes x origins that are looked at together
 
 
 def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
@@ -52,10 +48,7 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     messages = messages_of(view, layer)
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
-    counts = torch.zeros(layer.weight_sums.shape, dtype=torch.int64)
-    sure = torch.zeros(layer.weight_sums.shape, dtype=torch.float64)
-    expected = torch.zeros(len(layer.of), dtype=torch.float64)
-    routes: list[str] = [""] * len(layer.of)
+    parts: list[tuple[Tensor, ReadCounts]] = []
     for rows in _chunks(layer):
         steps = Steps.of(layer.schedules[int(rows[0])])
         sent = [messages[layer.of[row]] for row in rows.tolist()]
@@ -63,23 +56,23 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
         if wire is not None:
             reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
         else:
-            own = _by_itself(view, sent)
-            outlook = own if seen is None else seen
-            observed = bias_from_weights(layer.weight_sums[rows], steps, outlook) if bias is None else bias[rows]
-            reading = read(
-                observed,
-                steps,
-                outlook,
-                plain=optimizer.name == "sgd",
-                wire=None if seen is None else own,
-                spans=None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view),
-            )
-        counts[rows], sure[rows], expected[rows] = reading.counts, reading.sure, reading.expected
-        for row, route in zip(rows.tolist(), reading.routes, strict=True):
-            routes[row] = route
+            answers = _by_itself(view, sent) if seen is None else seen
+            observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
+            hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
+            reading = read(observed, steps, answers, plain=optimizer.name == "sgd", spans=hidden)
+        parts.append((rows, reading))
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    counts, sure, expected, low, high = (
+        torch.cat([getattr(part, name) for _, part in parts])[order]
+        for name in ("counts", "sure", "expected", "low", "high")
+    )
+    said = [route for _, part in parts for route in part.routes]
+    routes = [said[place] for place in order.tolist()]
     notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
     notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
-    return LabelCounts(layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes))
+    return LabelCounts(
+        layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes), low=low, high=high
+    )
 
 
 def _spans(
@@ -121,7 +114,7 @@ def _through(
     view: View,
     *,
     plain: bool,
-) -> Reading:
+) -> ReadCounts:
     """The reading of some origins with one schedule, behind defenses that the adversary knows."""
     sent = [messages[layer.of[row]] for row in rows.tolist()]
     schedule, steps = layer.schedules[int(rows[0])], Steps.of(layer.schedules[int(rows[0])])
@@ -161,7 +154,7 @@ def expected_scale(
     model, rng = models[index], torch.Generator().manual_seed(0)
     shares = counts.double() / counts.sum().clamp_min(1)
     left = []
-    for _ in range(_NORM_BATCHES):
+    for _ in range(COUNTS.norm_batches):
         rows = torch.randint(len(inputs), (batch,), generator=rng)
         labels = torch.multinomial(shares, batch, replacement=True, generator=rng)
         device = next(model.parameters()).device
@@ -170,7 +163,7 @@ def expected_scale(
     return sum(left) / len(left)
 
 
-def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> Reading:
+def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> ReadCounts:
     """Counts of origins with one schedule from the last layer alone, or with an outlook."""
     assert layer.bias is not None
     return read(layer.bias, Steps.of(layer.schedules[0]), outlook)
@@ -178,7 +171,7 @@ def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None)
 
 def _chunks(layer: LastLayerGradients) -> Iterator[Tensor]:
     """Row numbers of origins with one schedule, few enough to be looked at together."""
-    most = max(1, _CELLS // layer.classes**2)
+    most = max(1, COUNTS.cells // layer.classes**2)
     for schedule in dict.fromkeys(layer.schedules):
         rows = torch.tensor([index for index, other in enumerate(layer.schedules) if other == schedule])
         yield from torch.split(rows, min(most, 64))
@@ -213,7 +206,7 @@ def _plain_steps(layer: LastLayerGradients, bias: Tensor, optimizer: KnownOptimi
 
 def _notes(routes: list[str], optimizer: KnownOptimizer, *, no_bias: bool) -> list[str]:
     """What was assumed, for the report."""
-    notes = [f"{number} of {len(routes)} by {route}: {ROUTES[route]}" for route, number in Counter(routes).items()]
+    notes = words_of(routes)
     if no_bias:
         notes.append("no last bias: read from the weight gradient, features taken as alike")
     if optimizer.name != "sgd":

@@ -16,13 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.posterior import CountGrid, Posterior, posterior
-
-_NODES = 8  # quantiles of the leak
-_ROUNDS = 3  # posterior and leak take turns
-_ODD, _ODD_DOUBT, _ODD_LEAK = 0.1, 1.0, 4.0  # share of classes unlike the auxiliary ones, how far, and their leak
-_LEAK_SPREAD = 1.8  # of the leak's variance against independent samples: a client's images resemble each other
-_JITTER = 0.05  # samples; rounding of float32 updates and what the model leaves out
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +58,6 @@ def hardness(confusion: Tensor, second: Tensor, per_class: float) -> Hardness:
     return Hardness(mean, doubt, ratio * mean * (1 - mean), flow, per_class)
 
 
-def class_independent(mean_probability: Tensor, doubt: float) -> Hardness:
-    """The same for a model that treats all inputs alike: mean_probability (origins, classes), relative doubt in it."""
-    classes = mean_probability.shape[1]
-    mean = (1 - mean_probability).clamp(0.003, 0.995)
-    flow = mean_probability[:, None, :] * (1 - torch.eye(classes, dtype=torch.float64))
-    flow = flow / flow.sum(2, keepdim=True).clamp_min(1e-12)
-    slack = (doubt * mean * mean_probability).square()
-    return Hardness(mean, slack + 1e-6, 0.05 * mean * mean_probability, flow, 1 / doubt**2)
-
-
 def bayes_counts(
     pushed: Tensor,
     model: Hardness,
@@ -85,14 +70,14 @@ def bayes_counts(
     witness: what else is known, the log-likelihood of counts (origins, classes, points).
     """
     counts = first_guess.double()
-    odd = replace(model, doubt=model.doubt + (_ODD_DOUBT * model.mean).square())
+    odd = replace(model, doubt=model.doubt + (COUNTS.odd_doubt * model.mean).square())
     found: Posterior | None = None
     likely: Tensor | None = None
-    for turn in range(_ROUNDS):
+    for turn in range(COUNTS.leak_turns):
         leak, variance = leakage(counts, model)
         grid = _grid(pushed, leak, variance, model, samples)
-        as_known = push_table(pushed, leak, variance, model, grid) + math.log(1 - _ODD)
-        otherwise = push_table(pushed, leak, _ODD_LEAK * variance, odd, grid) + math.log(_ODD)
+        as_known = push_table(pushed, leak, variance, model, grid) + math.log(1 - COUNTS.odd_share)
+        otherwise = push_table(pushed, leak, COUNTS.odd_leak * variance, odd, grid) + math.log(COUNTS.odd_share)
         table = torch.logaddexp(as_known, otherwise)
         found = posterior(table if witness is None else table + witness(grid.counts), grid, samples, likely)
         counts = found.mean if turn == 0 else 0.5 * (counts + found.mean)
@@ -106,7 +91,7 @@ def leakage(counts: Tensor, model: Hardness) -> tuple[Tensor, Tensor]:
     square = model.spread + model.mean.square()
     mean = torch.einsum("oc,oci->oi", counts * model.mean, model.flow)
     variance = torch.einsum(
-        "oc,oci->oi", _LEAK_SPREAD * (counts + counts.square() / model.samples) * square, model.flow
+        "oc,oci->oi", COUNTS.leak_spread * (counts + counts.square() / model.samples) * square, model.flow
     )
     return mean + 1e-3, variance.maximum((0.3 * mean).square()) + 1e-4
 
@@ -115,12 +100,12 @@ def push_table(pushed: Tensor, leak: Tensor, leak_variance: Tensor, model: Hardn
     """Log-likelihood (origins, classes, points) of each count on the grid; all inputs (origins, classes)."""
     spread = (1 + leak_variance / leak.square()).log().sqrt()  # the leak as a log-normal variable
     middle = leak.log() - 0.5 * spread.square()
-    quantiles = (torch.arange(_NODES, dtype=torch.float64) + 0.5) / _NODES
+    quantiles = (torch.arange(COUNTS.leak_nodes, dtype=torch.float64) + 0.5) / COUNTS.leak_nodes
     normal = torch.special.ndtri(quantiles)
     leaks = (middle[..., None] + spread[..., None] * normal).exp()
     counts = grid.counts.clamp_min(1)
     mean = counts * model.mean[..., None]
-    variance = counts * model.spread[..., None] + counts.square() * model.doubt[..., None] + _JITTER**2
+    variance = counts * model.spread[..., None] + counts.square() * model.doubt[..., None] + COUNTS.jitter**2
     shape, scale = mean.square() / variance, variance / mean
     own = pushed[..., None] + leaks  # (origins, classes, nodes): what the class's own samples must have pushed
     log_own = own.clamp_min(1e-9).log()
@@ -130,8 +115,8 @@ def push_table(pushed: Tensor, leak: Tensor, leak_variance: Tensor, model: Hardn
         - own.clamp_min(1e-9)[..., None, :] / scale[..., None]
         - (torch.lgamma(shape) + shape * scale.log())[..., None]
     )
-    possible = (own[..., None, :] > 0) & (own[..., None, :] <= counts[..., None] + _JITTER)
-    present = density.clamp(-700, 50).masked_fill(~possible, -700).logsumexp(3) - math.log(_NODES)
+    possible = (own[..., None, :] > 0) & (own[..., None, :] <= counts[..., None] + COUNTS.jitter)
+    present = density.clamp(-700, 50).masked_fill(~possible, -700).logsumexp(3) - math.log(COUNTS.leak_nodes)
     absent = _absent(pushed, middle, spread, leak)
     return torch.where(grid.counts < 0.5, absent[..., None], present).clamp_min(-32.0)
 
@@ -140,7 +125,7 @@ def _absent(pushed: Tensor, middle: Tensor, spread: Tensor, leak: Tensor) -> Ten
     """Log-likelihood of no sample at all: the leak alone, known up to the jitter."""
     pulled = (-pushed).clamp_min(1e-6)
     log_normal = -0.5 * ((pulled.log() - middle) / spread).square() - pulled.log() - spread.log() - 0.9189385
-    near_zero = -0.5 * ((-pushed - leak).clamp_max(0) / (0.5 * _JITTER)).square()
+    near_zero = -0.5 * ((-pushed - leak).clamp_max(0) / (0.5 * COUNTS.jitter)).square()
     return torch.where(pushed < 0, log_normal, near_zero).clamp(-27.0, 7.0)
 
 

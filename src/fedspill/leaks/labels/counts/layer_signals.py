@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_INPUTS = 16  # as many of the adversary's inputs as are looked at: untrained layers treat them nearly alike
+from fedspill.leaks.labels.counts.constants import COUNTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def linear_signals(model: nn.Module, inputs: Tensor, classes: int) -> list[Signa
     try:
         with torch.enable_grad():
             device = next(model.parameters()).device
-            logits = model(inputs[:_INPUTS].to(device))
+            logits = model(inputs[: COUNTS.signal_inputs].to(device))
             layers = [module for module in names if module in caught and caught[module][1].requires_grad]
             outputs = [caught[module][1] for module in layers]
             if logits.ndim != 2 or logits.shape[1] != classes or not outputs:

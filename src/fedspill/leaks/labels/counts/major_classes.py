@@ -19,12 +19,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_POINTS = 20  # of the way, at most
-_HALVINGS = 20
-_TURNS = 12  # between amounts and way
-_AGREEMENT = 0.2  # share of the samples by which push and field may differ
-_SETTLED = 0.5  # probability of one class after training
-_CALM, _FAST = 0.95, 0.75  # T / S of a drift that is slow, and of one that is not
+from fedspill.leaks.labels.counts.constants import COUNTS
+
 _TINY = 1e-12
 
 
@@ -40,7 +36,7 @@ def shared(
     path = by_path(bias, major, left, start, end, samples, steps)
     field = by_field(bias, major, left, start, samples, steps, push)
     apart = (push - field).abs().sum(1, keepdim=True) / (2 * left.clamp_min(1))
-    agreed = (-(apart / _AGREEMENT).square()).exp() * (end.amax(1, keepdim=True) < _SETTLED)
+    agreed = (-(apart / COUNTS.agreement).square()).exp() * (end.amax(1, keepdim=True) < COUNTS.settled)
     mixed = agreed * (push + field) / 2 + (1 - agreed) * push
     calm = calmness(time, steps)
     return calm * path + (1 - calm) * mixed
@@ -48,7 +44,7 @@ def shared(
 
 def calmness(time: Tensor, steps: int) -> Tensor:
     """(origins, 1) 1 where the lattice's T says that the drift is slow, 0 where it is fast."""
-    return ((time / steps - _FAST) / (_CALM - _FAST)).clamp(0, 1)[:, None]
+    return ((time / steps - COUNTS.fast) / (COUNTS.calm - COUNTS.fast)).clamp(0, 1)[:, None]
 
 
 def by_push(bias: Tensor, major: Tensor, left: Tensor) -> Tensor:
@@ -56,7 +52,7 @@ def by_push(bias: Tensor, major: Tensor, left: Tensor) -> Tensor:
 
 
 def by_path(bias: Tensor, major: Tensor, left: Tensor, start: Tensor, end: Tensor, samples: int, steps: int) -> Tensor:
-    points = min(steps, _POINTS)
+    points = min(steps, COUNTS.way_points)
     place = torch.arange(points, dtype=torch.float64) / points
     before = start.clamp_min(_TINY).log()
     moved = end.clamp_min(_TINY).log() - before
@@ -75,11 +71,11 @@ def by_field(
     bias: Tensor, major: Tensor, left: Tensor, start: Tensor, samples: int, steps: int, first: Tensor
 ) -> Tensor:
     """`first` (origins, classes): amounts to begin with."""
-    points = min(steps, _POINTS)
+    points = min(steps, COUNTS.way_points)
     others = (samples - left) / (~major).sum(1, keepdim=True).clamp_min(1)
     total = _total(bias, major, left, samples, steps)
     amounts = first
-    for _ in range(_TURNS):
+    for _ in range(COUNTS.turns):
         labels = torch.where(major, amounts, others) / samples
 
         def drawn(rate: Tensor, labels: Tensor = labels) -> Tensor:
@@ -104,7 +100,7 @@ def _solved(drawn: Callable[[Tensor], Tensor], total: Tensor, low: float, high: 
     """(origins,) where `drawn`, which grows, sums to `total` (origins, 1): by halving."""
     lower = torch.full((len(total),), low, dtype=torch.float64)
     upper = torch.full((len(total),), high, dtype=torch.float64)
-    for _ in range(_HALVINGS):
+    for _ in range(COUNTS.halvings):
         middle = (lower + upper) / 2
         less = drawn(middle).sum(1) < total.squeeze(1)
         lower, upper = torch.where(less, middle, lower), torch.where(less, upper, middle)

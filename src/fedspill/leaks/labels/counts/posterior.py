@@ -15,12 +15,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_NEWTON = 8  # steps to the tilt that makes the counts add up
-_LEAST_VARIANCE = 0.05
+from fedspill.leaks.labels.counts.constants import COUNTS
+
 EVEN = "even"
 _RATHER_EVEN = (EVEN, "skewed 1", "skewed 4")
-_EVEN_ODDS = 3.0
-_FLOOR = -80.0  # log-likelihoods further below their best are all alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class CountGrid:
     points: int
 
     @staticmethod
-    def around(low: Tensor, high: Tensor, samples: int, most: int = 160) -> CountGrid:
+    def around(low: Tensor, high: Tensor, samples: int, most: int = COUNTS.most_points) -> CountGrid:
         """Covers [low, high] (origins, classes) with at most `most` points a class, each count where they suffice."""
         first = low.floor().clamp(0, samples)
         span = high.ceil().clamp(0, samples) - first + 1
@@ -55,6 +53,24 @@ class Posterior:
     evidence: Tensor  # (origins,) log-probability of what was observed
     samples: int
 
+    def where(self, take: Tensor, other: Posterior) -> Posterior:
+        """Of the origins that `take` (origins,) names this one, of the rest the other, each on its own grid."""
+        points = max(self.grid.points, other.grid.points)
+        first, second = (_padded(one, points) for one in (self, other))
+        wide, cube = take[:, None], take[:, None, None]
+        grid = CountGrid(
+            torch.where(wide, first.grid.first, second.grid.first),
+            torch.where(wide, first.grid.stride, second.grid.stride),
+            points,
+        )
+        return Posterior(
+            grid,
+            torch.where(cube, first.marginals, second.marginals),
+            torch.where(wide, first.weights, second.weights),
+            torch.where(take, first.evidence, second.evidence),
+            self.samples,
+        )
+
     @property
     def evenness(self) -> Tensor:
         """(origins,) the probability that labels are spread evenly over the classes, or mildly unevenly."""
@@ -76,7 +92,7 @@ def posterior(
     """
     priors = _priors(log_likelihood.shape[1], samples, favoured)
     highest_each = log_likelihood.amax(2, keepdim=True)
-    table = (log_likelihood - highest_each).clamp_min(_FLOOR)
+    table = (log_likelihood - highest_each).clamp_min(COUNTS.floor)
     table = table.masked_fill(grid.counts > samples, -torch.inf) + grid.stride.log()[..., None]
     where = grid.counts.long().clamp_max(samples)
     evidence = torch.full((len(table), len(priors.names)), -torch.inf, dtype=torch.float64)
@@ -95,25 +111,9 @@ def posterior(
     return Posterior(grid, total, evidence.softmax(1), observed, samples)
 
 
-def more_likely(first: Posterior, second: Posterior, bonus: float = 0.0) -> Posterior:
-    """Of two readings of the same origins, each on its own grid, the one with more evidence; `bonus` for the second."""
-    if first.grid.points != second.grid.points:
-        points = max(first.grid.points, second.grid.points)
-        first, second = (_padded(one, points) for one in (first, second))
-    take = second.evidence + bonus > first.evidence
-    wide, cube = take[:, None], take[:, None, None]
-    grid = CountGrid(
-        torch.where(wide, second.grid.first, first.grid.first),
-        torch.where(wide, second.grid.stride, first.grid.stride),
-        first.grid.points,
-    )
-    return Posterior(
-        grid,
-        torch.where(cube, second.marginals, first.marginals),
-        torch.where(wide, second.weights, first.weights),
-        torch.where(take, second.evidence + bonus, first.evidence),
-        first.samples,
-    )
+def more_likely(first: Posterior, second: Posterior) -> Posterior:
+    """Of two readings of the same origins the one with more evidence."""
+    return second.where(second.evidence > first.evidence, first)
 
 
 def _padded(one: Posterior, points: int) -> Posterior:
@@ -139,7 +139,7 @@ def _priors(classes: int, samples: int, favoured: bool = False) -> _Priors:
         names, tables = names + more, torch.cat([tables, laws])
     normalisers = torch.stack([_normaliser(table, classes, samples) for table in tables])
     # One even prior stands against many uneven ones, and a client that draws at random is the commonest of all.
-    odds = torch.tensor([_EVEN_ODDS if name == EVEN else 0.0 for name in names], dtype=torch.float64)
+    odds = torch.tensor([COUNTS.even_odds if name == EVEN else 0.0 for name in names], dtype=torch.float64)
     return _Priors(names, tables, normalisers, odds)
 
 
@@ -196,7 +196,7 @@ def _normaliser(prior: Tensor, classes: int, samples: int) -> Tensor:
     tilt, log_mass, mean, variance = _tilted(alike, counts, samples / classes)
     del mean
     total = classes * variance.sum(1)
-    gauss = -0.5 * (2 * torch.pi * total.clamp_min(_LEAST_VARIANCE)).log()
+    gauss = -0.5 * (2 * torch.pi * total.clamp_min(COUNTS.least_variance)).log()
     return (classes * log_mass.sum(1) - tilt * samples + gauss).squeeze(0)
 
 
@@ -208,13 +208,13 @@ def _summing_to(log_weights: Tensor, counts: Tensor, samples: int) -> tuple[Tens
     tilt, log_mass, mean, variance = _tilted(log_weights, counts, samples)
     tilted = (log_weights + tilt[:, None, None] * counts - log_mass[..., None]).exp()
     others_mean = mean.sum(1, keepdim=True) - mean
-    others_variance = (variance.sum(1, keepdim=True) - variance).clamp_min(_LEAST_VARIANCE)
+    others_variance = (variance.sum(1, keepdim=True) - variance).clamp_min(COUNTS.least_variance)
     miss = samples - counts - others_mean[..., None]
     joint = tilted * (-0.5 * miss.square() / others_variance[..., None]).exp()
     total = joint.sum(2, keepdim=True)
     marginals = torch.where(total > 0, joint / total.clamp_min(1e-300), tilted)
     off = samples - mean.sum(1)
-    spread = variance.sum(1).clamp_min(_LEAST_VARIANCE)
+    spread = variance.sum(1).clamp_min(COUNTS.least_variance)
     evidence = log_mass.sum(1) - tilt * samples - 0.5 * (2 * torch.pi * spread).log() - 0.5 * off.square() / spread
     return marginals, evidence
 
@@ -225,13 +225,13 @@ def _tilted(log_weights: Tensor, counts: Tensor, target: float) -> tuple[Tensor,
     low = torch.full((origins,), -30.0, dtype=torch.float64)
     high = torch.full((origins,), 30.0, dtype=torch.float64)
     tilt = torch.zeros(origins, dtype=torch.float64)
-    for step in range(_NEWTON + 1):
+    for step in range(COUNTS.newton_steps + 1):
         tilted = log_weights + tilt[:, None, None] * counts
         log_mass = tilted.logsumexp(2)
         share = (tilted - log_mass[..., None]).exp()
         mean = (share * counts).sum(2)
         variance = ((share * counts.square()).sum(2) - mean.square()).clamp_min(0)
-        if step == _NEWTON:
+        if step == COUNTS.newton_steps:
             break
         excess = mean.sum(1) - target
         low, high = torch.where(excess < 0, tilt, low), torch.where(excess > 0, tilt, high)
@@ -259,7 +259,7 @@ def decide(found: Posterior) -> Tensor:
     The tails are optimal for true probabilities; means forgive a likelihood that is too sure of itself, which it is
     where a class has many samples, or where nothing says that some class stands out.
     """
-    many = found.samples > 5 * found.marginals.shape[1]
+    many = found.samples > COUNTS.many_each * found.marginals.shape[1]
     take_means = (found.evenness > 0.5) | torch.tensor(many)
     return torch.where(take_means[:, None], rounded_means(found), best_tails(found))
 
@@ -291,6 +291,15 @@ def certainty(found: Posterior, counts: Tensor) -> tuple[Tensor, Tensor]:
     exact = (at - beyond).clamp(0, 1)
     reached = _expected_minimum(survival, found.grid, counts)
     return exact, (reached.sum(1) / found.samples).clamp(0, 1)
+
+
+def interval(found: Posterior) -> tuple[Tensor, Tensor]:
+    """(origins, classes) int64 each: bounds between which each class's count lies with probability COUNTS.stated."""
+    below = found.marginals.cumsum(2)
+    low, high = (((below < level).sum(2)) for level in ((1 - COUNTS.stated) / 2, (1 + COUNTS.stated) / 2))
+    last = found.grid.points - 1
+    first, stride = found.grid.first, found.grid.stride
+    return (first + stride * low.clamp_max(last)).long(), (first + stride * (high.clamp_max(last) + 1) - 1).long()
 
 
 def _survival(found: Posterior) -> Tensor:

@@ -1,115 +1,300 @@
-"""The readings that the rule of `labels` picks from: what each makes of the last layer, as a posterior over counts."""
+"""The readings of an update by itself: each returns a posterior over counts and how likely it makes what was seen.
+
+All say how probable the summed gradient of the last bias is under some counts, in the same unit: samples. So their
+evidence can be compared, and the reading that makes what was observed most likely is believed. No rule looks at how
+trained a model seems or how far it seems to have drifted: where an assumption does not hold, its evidence is low.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from fedspill.leaks.labels.counts.factorised_bayes import Hardness, bayes_counts, class_independent, hardness, leakage
-from fedspill.leaks.labels.counts.lattice import Lattice, lattice_table
-from fedspill.leaks.labels.counts.posterior import CountGrid, Posterior, more_likely, posterior
+from fedspill.leaks.labels.counts.constants import COUNTS
+from fedspill.leaks.labels.counts.factorised_bayes import Hardness, bayes_counts, hardness, leakage
+from fedspill.leaks.labels.counts.lattice import fit, lattice_posterior
+from fedspill.leaks.labels.counts.posterior import (
+    CountGrid,
+    Posterior,
+    certainty,
+    decide,
+    interval,
+    more_likely,
+    posterior,
+)
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
 from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.observe.probe import ModelAnswers
 
-TRAINED = 0.05  # mean own probability above chance
-HARDNESSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 0.85)
-HARDNESS_DOUBT, HARDNESS_SPREAD, HARDNESS_SAMPLES = 0.5, 0.7, 5.0  # where no class's own is known
-BLUR = 0.6  # relative doubt about a mean probability at the end of a violent drift
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What several origins with one schedule sent, and what the adversary measured beside it."""
+
+    bias: Tensor  # (origins, classes) the gradients of the steps of one pass, summed
+    steps: Steps
+    answers: ModelAnswers  # of the model, to the adversary's inputs or to the clients' own mean features
+    spans: SpanCounts | None = None  # what the hidden layers say
+
+    @property
+    def end(self) -> Tensor | None:
+        """(origins, classes) the mean probabilities after training; those before where training diverged."""
+        after = self.answers.end
+        return None if after is None else torch.where(after.isfinite(), after, self.answers.start)
+
+    @property
+    def drift(self) -> Tensor:
+        """(origins, classes) how far drift may move a count, in samples, if it went straight from start to end."""
+        if self.answers.end is None:
+            return torch.zeros_like(self.bias)
+        moved = (self.answers.end - self.answers.start).abs().nan_to_num(torch.inf)
+        return 0.5 * self.steps.unit * self.steps.number * moved
 
 
-def is_trained(seen: ModelAnswers, classes: int) -> Tensor:
-    """(origins,) whether the model knows classes apart, on labelled samples."""
-    if seen.start_confusion is None:
-        return torch.zeros(len(seen.start), dtype=torch.bool)
-    own = seen.start_confusion.diagonal(dim1=1, dim2=2).mean(1)
-    return own - 1 / classes > TRAINED
+@dataclass(frozen=True, eq=False)
+class WeighedCounts:
+    """What one reading says, and how likely it makes what was observed."""
+
+    best: Posterior  # by which counts are decided
+    doubtful: Posterior  # by which it is said how sure they are; the same, unless more doubt is due
+    evidence: Tensor  # (origins,) log density of what was observed, in samples
 
 
-def moved(seen: ModelAnswers, steps: Steps) -> Tensor:
-    """(origins, classes) how far drift may move a count, in samples, if it went straight from start to end."""
-    if seen.end is None:
-        return torch.zeros_like(seen.start)
-    return 0.5 * steps.unit * steps.number * (seen.end - seen.start).abs().nan_to_num(torch.inf)
+class CountReading(ABC):
+    """One way to read counts off the last bias."""
+
+    name: ClassVar[str]
+    words: ClassVar[str]  # for the notes of a guess
+    sure_power: ClassVar[float] = COUNTS.modelled_sure_power
+
+    @abstractmethod
+    def weigh(self, seen: Observed) -> WeighedCounts:
+        """Of all origins."""
 
 
-def reading(
-    route: str, bias: Tensor, steps: Steps, seen: ModelAnswers, lattice: Lattice | None, rows: Tensor, *, doubt: bool
-) -> Posterior:
-    """What one route makes of some origins; `rows` are their places in the lattice. doubt: see lattice_table."""
-    if route == "bayes":
-        return bayes(bias, steps, mixed_hardness(seen, steps))
-    if route == "unaided":
-        return _unaided(bias, steps)
-    if route in ("measured", "wire", "uniform"):
-        middle = seen.start if seen.end is None else 0.5 * (seen.start + seen.end)
-        inputs = steps.samples * seen.variance * (1 + steps.samples / seen.inputs)
-        noise = (inputs + (0.5 * moved(seen, steps)).square()).sqrt()
-        return decoded(steps.unit * (steps.number * middle - bias), steps, noise)
-    if route in ("lattice", "scaled"):
-        assert lattice is not None
-        chosen = Lattice(*(getattr(lattice, name)[rows] for name in Lattice.__dataclass_fields__))
-        end = None if seen.end is None else torch.where(seen.end.isfinite(), seen.end, seen.start)
-        table, grid = lattice_table(chosen, bias, seen.start, end, steps, doubt=doubt)
-        return posterior(table, grid, steps.samples)
-    if route == "blurred":
-        assert seen.end is not None
-        middle = (seen.start + (steps.number - 1) * seen.end) / steps.number
-        return bayes(bias, steps, class_independent(middle, BLUR))
-    return _proportions(bias, steps)
+@final
+class MeasuredProbability(CountReading):
+    """The model gives all inputs the mean probability that was measured: each sample adds one to its class.
+
+    A model that tells classes apart gives a class more on its own samples, which then add less than one. By how much
+    follows from how its answers vary: if probabilities mean what they say, a class has E[p^2] / E[p] on its samples.
+    So much of each count is in doubt; of a fresh model next to nothing.
+    """
+
+    name = "measured"
+    words = "mean probability measured, counts decoded"
+    sure_power = 1.0
+
+    def weigh(self, seen: Observed) -> WeighedCounts:
+        answers, steps = seen.answers, seen.steps
+        middle = answers.start if answers.end is None else 0.5 * (answers.start + answers.end.nan_to_num(0.0))
+        inputs = steps.samples * answers.variance * (1 + steps.samples / answers.inputs)
+        amounts = steps.unit * (steps.number * middle - seen.bias)
+        told_apart = (answers.variance / answers.start.clamp_min(1e-12)).clamp_max(1) * amounts.clamp(0, steps.samples)
+        noise = (inputs + (0.5 * seen.drift).square() + told_apart.square()).sqrt()
+        found = decoded(amounts, steps, noise)
+        return WeighedCounts(found, found, found.evidence)
 
 
-def bayes(bias: Tensor, steps: Steps, model: Hardness, spans: SpanCounts | None = None) -> Posterior:
-    pushed = -bias * (steps.samples / steps.number)
-    first = ebi_counts(bias, torch.full((len(bias),), steps.samples))
-    return bayes_counts(pushed, model, steps.samples, first, None if spans is None else spans.table)
+@final
+class DriftLattice(CountReading):
+    """The model drifts, but classes that are rare keep their proportions and have whole counts (lattice.py)."""
+
+    name = "lattice"
+    words = "drift read off the update: rare classes must have whole counts; an untrained model is assumed"
+    sure_power = 1.0
+
+    def weigh(self, seen: Observed) -> WeighedCounts:
+        found = fit(seen.bias, seen.answers.start, seen.end, seen.steps)
+        best, doubtful = (
+            lattice_posterior(found, seen.bias, seen.answers.start, seen.end, seen.steps, doubt=doubt)
+            for doubt in (False, True)
+        )
+        # The best of many times was taken: before the update was seen, each of them had its share of the probability.
+        evidence = doubtful.evidence - math.log(found.tried)
+        return WeighedCounts(best, doubtful, torch.where(found.score.isfinite(), evidence, -torch.inf))
 
 
-def _unaided(bias: Tensor, steps: Steps) -> Posterior:
-    """The hardness with most evidence, the same for all classes, and lost probability spread evenly over them."""
-    return reduce(more_likely, (bayes(bias, steps, equally_hard(h, *bias.shape)) for h in HARDNESSES))
+@final
+class TrainedModel(CountReading):
+    """Samples push as far as the model is unsure of them, which labelled samples tell (factorised_bayes.py).
+
+    Where the hidden layers can be read, they say which samples were there (span_counts.py). The other readings have
+    nothing to say of hidden layers, so that their evidence does not compare: the update lies among rehearsals of a
+    model that tells classes apart, which is evidence enough.
+    """
+
+    name = "bayes"
+    words = "factorised Bayes: the model's confidence in each class measured on labelled auxiliary data"
+
+    def weigh(self, seen: Observed) -> WeighedCounts:
+        model = mixed_hardness(seen.answers, seen.steps)
+        found = _bayes(seen, model)
+        if seen.spans is None or not bool(seen.spans.usable.any()):
+            return WeighedCounts(found, found, found.evidence)
+        both = _bayes(seen, model, seen.spans).where(seen.spans.usable, found)
+        return WeighedCounts(both, both, found.evidence.masked_fill(seen.spans.usable, torch.inf))
+
+
+@final
+class UnknownHardness(CountReading):
+    """A trained model without labelled samples: one hardness for all classes, the one with most evidence."""
+
+    name = "unaided"
+    words = "factorised Bayes without auxiliary data: all classes taken as equally hard, as the update says"
+
+    def weigh(self, seen: Observed) -> WeighedCounts:
+        tried = (_bayes(seen, equally_hard(mean, *seen.bias.shape)) for mean in COUNTS.hardnesses)
+        best = reduce(more_likely, tried)
+        return WeighedCounts(best, best, best.evidence - math.log(len(COUNTS.hardnesses)))
+
+
+@final
+class NegativeShares(CountReading):
+    """Counts in proportion to what is negative, as EBI has them: for optimizers that rescale every coordinate."""
+
+    name = "ebi"
+    words = "proportions of the negative part of the gradient: nothing better fits, low confidence"
+
+    def weigh(self, seen: Observed) -> WeighedCounts:
+        guess = ebi_counts(seen.bias, torch.full((len(seen.bias),), seen.steps.samples)).double()
+        noise = COUNTS.ebi_doubt * guess + 1
+        grid = CountGrid.around(guess - 4 * noise, guess + 4 * noise, seen.steps.samples)
+        table = -0.5 * ((grid.counts - guess[..., None]) / noise[..., None]).square()
+        found = posterior(table, grid, seen.steps.samples)
+        return WeighedCounts(found, found, found.evidence)
+
+
+SPANNED, REHEARSED = "spanned", "rehearsed"
+WORDS: dict[str, str] = {
+    **{r.name: r.words for r in (MeasuredProbability, DriftLattice, TrainedModel, UnknownHardness, NegativeShares)},
+    SPANNED: "factorised Bayes, and how near auxiliary samples come to what the hidden layers' changes span",
+    REHEARSED: "rehearsal on auxiliary data",
+    "known": "estimates of each count with the noise that the known defense leaves on them",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ReadCounts:
+    """Counts of several origins, how sure each is, and how they were read."""
+
+    counts: Tensor  # (origins, classes) int64
+    sure: Tensor  # (origins, classes) probability that a class's count is exact
+    expected: Tensor  # (origins,) expected share of labels that are right
+    low: Tensor  # (origins, classes) int64: bounds of each count, between which it lies with probability COUNTS.stated
+    high: Tensor
+    routes: tuple[str, ...]
+
+    @staticmethod
+    def by(doubtful: Posterior, counts: Tensor, route: str, sure_power: float = 1.0) -> ReadCounts:
+        """`counts` (origins, classes), with what a posterior says of them."""
+        sure, expected = certainty(doubtful, counts)
+        low, high = interval(doubtful)
+        bounds = low.minimum(counts), high.maximum(counts)
+        return ReadCounts(counts, sure.pow(sure_power), expected, *bounds, (route,) * len(counts))
+
+    @staticmethod
+    def chosen(parts: Sequence[ReadCounts], which: Tensor) -> ReadCounts:
+        """Of each origin what the part that `which` (origins,) names says."""
+        rows = torch.arange(len(which))
+        joined = [
+            torch.stack([getattr(part, name) for part in parts])[which, rows]
+            for name in ("counts", "sure", "expected", "low", "high")
+        ]
+        return ReadCounts(*joined, tuple(parts[index].routes[row] for row, index in enumerate(which.tolist())))
+
+
+def read(
+    bias: Tensor,
+    steps: Steps,
+    answers: ModelAnswers | None,
+    *,
+    plain: bool = True,
+    spans: SpanCounts | None = None,
+) -> ReadCounts:
+    """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
+
+    answers: None where no model was seen; an untrained one with even probabilities is then assumed, or a trained one of
+    which nothing is known.
+    """
+    even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
+    seen = Observed(bias, steps, even if answers is None else answers, spans)
+    readings = _applicable(seen) if plain else [NegativeShares()]
+    found = [reading.weigh(seen) for reading in readings]
+    believed = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found]).argmax(0)
+    parts = [
+        ReadCounts.by(one.doubtful, decide(one.best), reading.name, reading.sure_power)
+        for reading, one in zip(readings, found, strict=True)
+    ]
+    chosen = ReadCounts.chosen(parts, believed)
+    if spans is None:
+        return chosen
+    told = zip(chosen.routes, spans.usable.tolist(), strict=True)
+    names = [SPANNED if usable and name == TrainedModel.name else name for name, usable in told]
+    return replace(chosen, routes=tuple(names))
+
+
+def _applicable(seen: Observed) -> list[CountReading]:
+    """Those for which there is something to read."""
+    many = seen.bias.shape[1] >= COUNTS.lattice_classes
+    labelled = seen.answers.start_confusion is not None
+    trained: CountReading = TrainedModel() if labelled else UnknownHardness()
+    return [MeasuredProbability(), *([DriftLattice()] if many else []), trained]
+
+
+def _bayes(seen: Observed, model: Hardness, spans: SpanCounts | None = None) -> Posterior:
+    steps = seen.steps
+    pushed = -seen.bias * (steps.samples / steps.number)
+    first = ebi_counts(seen.bias, torch.full((len(seen.bias),), steps.samples))
+    found = bayes_counts(pushed, model, steps.samples, first, None if spans is None else spans.table)
+    # A short last step makes its unit a little smaller than a sample: densities are to be compared in samples.
+    unit = seen.bias.shape[1] * math.log(steps.unit * steps.number / steps.samples)
+    return replace(found, evidence=found.evidence + unit)
+
+
+def is_trained(answers: ModelAnswers, classes: int) -> Tensor:
+    """(origins,) whether the model tells classes apart on labelled samples, beyond chance."""
+    if answers.start_confusion is None:
+        return torch.zeros(len(answers.start), dtype=torch.bool)
+    own = answers.start_confusion.diagonal(dim1=1, dim2=2).mean(1)
+    return own - 1 / classes > COUNTS.trained
 
 
 def equally_hard(mean: float, origins: int, classes: int) -> Hardness:
     """A model of which nothing is known but how hard its samples are on average."""
     each = torch.full((origins, classes), mean, dtype=torch.float64)
     flow = (1 - torch.eye(classes, dtype=torch.float64)) / max(classes - 1, 1)
-    spread = HARDNESS_SPREAD * each * (1 - each)
-    return Hardness(
-        each, (HARDNESS_DOUBT * each).square(), spread, flow.expand(origins, classes, classes), HARDNESS_SAMPLES
-    )
+    spread = COUNTS.hardness_spread * each * (1 - each)
+    doubt = (COUNTS.hardness_doubt * each).square()
+    return Hardness(each, doubt, spread, flow.expand(origins, classes, classes), COUNTS.hardness_samples)
 
 
-def mixed_hardness(seen: ModelAnswers, steps: Steps) -> Hardness:
+def mixed_hardness(answers: ModelAnswers, steps: Steps) -> Hardness:
     """What local training meets: the start model in the first step, close to the end model in the others."""
-    assert seen.start_confusion is not None
-    assert seen.start_second is not None
-    if seen.end_confusion is None or seen.end_second is None or steps.number == 1:
-        return hardness(seen.start_confusion, seen.start_second, seen.per_class)
+    assert answers.start_confusion is not None
+    assert answers.start_second is not None
+    if answers.end_confusion is None or answers.end_second is None or steps.number == 1:
+        return hardness(answers.start_confusion, answers.start_second, answers.per_class)
     first = 1 / steps.number
-    sound = seen.end_confusion.isfinite().all(2).all(1)
-    late = torch.where(sound[:, None, None], seen.end_confusion, seen.start_confusion)
-    late_second = torch.where(sound[:, None], seen.end_second, seen.start_second)
+    sound = answers.end_confusion.isfinite().all(2).all(1)
+    late = torch.where(sound[:, None, None], answers.end_confusion, answers.start_confusion)
+    late_second = torch.where(sound[:, None], answers.end_second, answers.start_second)
     return hardness(
-        first * seen.start_confusion + (1 - first) * late,
-        first * seen.start_second + (1 - first) * late_second,
-        seen.per_class,
+        first * answers.start_confusion + (1 - first) * late,
+        first * answers.start_second + (1 - first) * late_second,
+        answers.per_class,
     )
 
 
-def _proportions(bias: Tensor, steps: Steps) -> Posterior:
-    """EBI's counts as a broad guess: its own scale, half as much doubt as it says, and a sample more or less."""
-    guess = ebi_counts(bias, torch.full((len(bias),), steps.samples)).double()
-    noise = 0.5 * guess + 1
-    grid = CountGrid.around(guess - 4 * noise, guess + 4 * noise, steps.samples)
-    table = -0.5 * ((grid.counts - guess[..., None]) / noise[..., None]).square()
-    return posterior(table, grid, steps.samples)
-
-
-def bias_from_weights(weight_sums: Tensor, steps: Steps, outlook: ModelAnswers | None) -> Tensor:
+def bias_from_weights(weight_sums: Tensor, steps: Steps, answers: ModelAnswers | None) -> Tensor:
     """What the last bias would have received, from the weight gradient summed over features (origins, classes).
 
     Where features hardly differ between samples, weight and bias gradient are proportional; the factor is read off the
@@ -117,15 +302,20 @@ def bias_from_weights(weight_sums: Tensor, steps: Steps, outlook: ModelAnswers |
     its confidence lets expect.
     """
     classes = weight_sums.shape[1]
-    start = torch.full_like(weight_sums, 1 / classes) if outlook is None else outlook.start
+    start = torch.full_like(weight_sums, 1 / classes) if answers is None else answers.start
     factor = (weight_sums / (steps.number * start.clamp_min(1e-9))).median(1, keepdim=True).values
-    if outlook is not None and bool(is_trained(outlook, classes).any()):
-        model = mixed_hardness(outlook, steps)
+    if answers is not None and bool(is_trained(answers, classes).any()):
+        model = mixed_hardness(answers, steps)
         counts = ebi_counts(weight_sums, torch.full((len(weight_sums),), steps.samples)).double()
         leak, _ = leakage(counts, model)
         expected = (counts * model.mean - leak).clamp_min(0).sum(1, keepdim=True) * (steps.number / steps.samples)
         measured = (-weight_sums).clamp_min(0).sum(1, keepdim=True)
-        factor = torch.where(is_trained(outlook, classes)[:, None], measured / expected.clamp_min(1e-9), factor)
+        factor = torch.where(is_trained(answers, classes)[:, None], measured / expected.clamp_min(1e-9), factor)
     # Features that cancel out (tanh, GELU) give a factor of either sign or none; then only proportions are left.
     typical = weight_sums.abs().mean(1, keepdim=True).clamp_min(1e-30)
     return weight_sums / torch.where(factor > 1e-6 * typical, factor, typical)
+
+
+def words_of(routes: Sequence[str]) -> list[str]:
+    """For the notes of a guess: how many origins were read in which way."""
+    return [f"{routes.count(name)} of {len(routes)} by {name}: {WORDS[name]}" for name in dict.fromkeys(routes)]

@@ -15,13 +15,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from fedspill.leaks.labels.counts.span_rehearsal import Rehearsed
-
-_FOLDS = 5
-_RIDGE = 10.0
-_OWN_RIDGES = (3.0, 30.0, 300.0, 3_000.0)
-_UNLIKE = 5.0  # standard deviations of the rehearsals beyond which an update is unlike them
-_LEAST_R2 = 0.05  # of the regression on rehearsals that it has not seen; below, it has learnt nothing
+from fedspill.leaks.labels.counts.constants import COUNTS
+from fedspill.leaks.labels.counts.span_rehearsal import SpanRehearsals
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +51,7 @@ class SpanCounts:
         return SpanCounts(*(torch.cat([getattr(one, field.name) for one in parts]) for field in fields(SpanCounts)))
 
 
-def span_counts(rehearsed: Rehearsed, looks: Tensor) -> SpanCounts:
+def span_counts(rehearsed: SpanRehearsals, looks: Tensor) -> SpanCounts:
     """looks (origins, features, classes) of what was observed."""
     known = _scale(rehearsed.counts)
     common = _Common.fitted(rehearsed.looks, known)
@@ -68,7 +63,7 @@ def span_counts(rehearsed: Rehearsed, looks: Tensor) -> SpanCounts:
         estimates = estimates + own(common.standard(looks))
     learnt = 1 - float((blind - known).square().mean() / known.var())
     behaviour = (torch.full((len(looks),), value, dtype=torch.float64) for value in _behaviour(blind, known))
-    return SpanCounts(estimates, _alike(rehearsed.looks, looks) & (learnt > _LEAST_R2), *behaviour)
+    return SpanCounts(estimates, _alike(rehearsed.looks, looks) & (learnt > COUNTS.span_least_r2), *behaviour)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +80,9 @@ class _Common:
         width = looks.std(0) + 1e-9
         start = _Common(looks.mean(0), width, torch.zeros(0), float(known.mean()))
         terms = start._terms(looks).flatten(0, 1)
-        return _Common(start.middle, width, _ridge(terms, (known - start.constant).flatten(), _RIDGE), start.constant)
+        return _Common(
+            start.middle, width, _ridge(terms, (known - start.constant).flatten(), COUNTS.span_ridge), start.constant
+        )
 
     def standard(self, looks: Tensor) -> Tensor:
         return (looks - self.middle) / self.width
@@ -117,7 +114,7 @@ class _Own:
             return None
         centre = errors.mean(0)
         best, least = None, 0.98 * float(errors.square().mean())
-        for ridge in _OWN_RIDGES:
+        for ridge in COUNTS.span_own_ridges:
             weights = _ridge(flat, errors - centre, ridge)
             hat = torch.linalg.solve(_with_ridge(flat, ridge), flat.T)
             leverage = (flat * hat.T).sum(1, keepdim=True)
@@ -131,9 +128,9 @@ class _Own:
 
 
 def _held_out(looks: Tensor, known: Tensor) -> Tensor:
-    fold = torch.arange(len(looks)) % _FOLDS
+    fold = torch.arange(len(looks)) % COUNTS.span_folds
     blind = torch.empty_like(known)
-    for index in range(_FOLDS):
+    for index in range(COUNTS.span_folds):
         blind[fold == index] = _Common.fitted(looks[fold != index], known[fold != index])(looks[fold == index])
     return blind
 
@@ -150,7 +147,7 @@ def _alike(rehearsed: Tensor, looks: Tensor) -> Tensor:
     """(origins,) whether the features, averaged over classes, lie within what rehearsals had."""
     seen = rehearsed.mean(2)
     off = (looks.mean(2) - seen.mean(0)) / (seen.std(0) + 1e-9)
-    return off.abs().amax(1) < _UNLIKE
+    return off.abs().amax(1) < COUNTS.span_unlike
 
 
 def _scale(counts: Tensor) -> Tensor:

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.observe.row_spaces import LayerSamples, distance_from_span, rehearsed_distance_from_span
-
-REHEARSALS = 120
-_LARGEST_SHARE = 0.7  # of a class's auxiliary samples that a rehearsed batch takes; the others are looked at
-_WILDEST = 3.0  # spread of the logarithms of skewed shares, at most
-_MOST_FAVOURED = 3  # classes
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsed:
+class SpanRehearsals:
     """Made-up batches."""
 
     looks: Tensor  # (rehearsals, features, classes) mean log distance of each class's other samples
@@ -26,7 +22,7 @@ class Rehearsed:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class SpanStage:
     """The layers of one model on the adversary's labelled samples."""
 
     layers: tuple[LayerSamples, ...]
@@ -46,8 +42,8 @@ class Stage:
         return self._by_class(torch.cat([one.logs for one in found]), whole), torch.tensor([one.noise for one in found])
 
     def rehearse(
-        self, samples: int, noise: Sequence[float], rng: torch.Generator, number: int = REHEARSALS
-    ) -> Rehearsed:
+        self, samples: int, noise: Sequence[float], rng: torch.Generator, number: int = COUNTS.span_rehearsals
+    ) -> SpanRehearsals:
         """Batches of `samples` samples with even, skewed or favoured labels, behind noise of each layer's size."""
         looks, counts = [], []
         largest = self._largest()
@@ -62,11 +58,11 @@ class Stage:
             ]
             looks.append(self._by_class(torch.cat(logs), others))
             counts.append(wanted)
-        return Rehearsed(torch.stack(looks), torch.stack(counts).double())
+        return SpanRehearsals(torch.stack(looks), torch.stack(counts).double())
 
     def _largest(self) -> Tensor:
         """(classes,) the most samples of each class in a rehearsed batch."""
-        return (_LARGEST_SHARE * torch.bincount(self.labels, minlength=self.classes)).long()
+        return (COUNTS.span_largest * torch.bincount(self.labels, minlength=self.classes)).long()
 
     def _by_class(self, logs: Tensor, seen: Tensor) -> Tensor:
         """(features, classes) mean over the samples that are `seen`."""
@@ -88,10 +84,10 @@ def made_up_counts(samples: int, largest: Tensor, rng: torch.Generator) -> Tenso
     shares = torch.ones(classes, dtype=torch.float64)
     kind = int(torch.randint(3, (1,), generator=rng))
     if kind == 1:  # skewed, mildly or wildly
-        spread = _WILDEST * torch.rand(1, generator=rng, dtype=torch.float64)
+        spread = COUNTS.span_wildest * torch.rand(1, generator=rng, dtype=torch.float64)
         shares = (spread * torch.randn(classes, generator=rng, dtype=torch.float64)).exp()
     elif kind == 2:  # a few favoured classes before an even rest
-        number = 1 + int(torch.randint(_MOST_FAVOURED, (1,), generator=rng))
+        number = 1 + int(torch.randint(COUNTS.span_favoured, (1,), generator=rng))
         parts = torch.rand(number + 1, generator=rng, dtype=torch.float64)
         shares *= parts[number] / classes
         favoured = torch.randperm(classes, generator=rng)[:number]

@@ -7,7 +7,7 @@ of the weight, weighted by that of the bias, is a mean of the features of the cl
 
 and softmax(W h + b) is what the model answers to them, before and after. While a model treats all inputs alike this is
 as good as auxiliary data, or better, since it is of the client itself. Once a model tells classes apart it is not: then
-few samples have any error left, and those are the odd ones. How large the logits of such features are tells which.
+few samples have any error left, and those are the odd ones. The larger the logits of such features, the less is said.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.observe.probe import ModelAnswers
 
-_UNLIKE = 0.3  # how much single samples' logits differ, as a share of how large they are
 _MANY = 1 << 20  # inputs behind the mean: it is of the client's own samples, not of some like them
 
 
@@ -43,7 +43,7 @@ def wire_outlook(heads: Sequence[HeadChange]) -> ModelAnswers | None:
         return None
     start = torch.stack([_answer(head.weight, head.bias, h) for head, h in zip(heads, known, strict=True)])
     reach = torch.stack([_reach(head) for head in heads])
-    variance = (start * (1 - start) * _UNLIKE * reach[:, None]).square()
+    variance = (start * (1 - start) * COUNTS.unlike_inputs * reach[:, None]).square()
     end = None
     if all(head.is_change for head in heads):
         ends = [
@@ -51,7 +51,7 @@ def wire_outlook(heads: Sequence[HeadChange]) -> ModelAnswers | None:
             for head, h in zip(heads, known, strict=True)
         ]
         end = torch.stack(ends)
-    return ModelAnswers(start, variance, _MANY, end=end, reach=reach)
+    return ModelAnswers(start, variance, _MANY, end=end)
 
 
 def _mean_features(head: HeadChange) -> Tensor | None:

@@ -6,21 +6,20 @@ Let b be the samples of an ordinary step and r those of the short last one. With
 
 where k_i samples of class i sat in ordinary steps and l_i in the short one. Which of the N samples the short step drew
 is chance, so l_i given the total n_i = k_i + l_i is hypergeometric. The likelihood of each total sums over l_i; the
-totals of all classes then add up to N (label_posterior.py).
+totals of all classes then add up to N (posterior.py).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.posterior import CountGrid, Posterior, more_likely, posterior
 from fedspill.training import Schedule
-
-_NOISES = (0.003, 0.02, 0.1, 0.3)  # levels of noise that are tried, in samples
-_CELLS = 20_000_000  # elements of the largest intermediate table
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ def decoded(observed: Tensor, steps: Steps, least_noise: Tensor | None = None) -
     least_noise (batches, classes): what is known of it beforehand.
     """
     found: Posterior | None = None
-    for level in _NOISES:
+    for level in COUNTS.noises:
         noise = torch.full_like(observed, level)
         noise = noise if least_noise is None else (noise.square() + least_noise.square()).sqrt()
         table, grid = amount_table(observed, noise, steps)
-        here = posterior(table - noise.log()[..., None], grid, steps.samples)
+        here = posterior(table - (math.sqrt(2 * math.pi) * noise).log()[..., None], grid, steps.samples)
         found = here if found is None else more_likely(found, here)
     assert found is not None
     return found
@@ -74,7 +73,7 @@ def amount_table(observed: Tensor, noise: Tensor, steps: Steps) -> tuple[Tensor,
 def log_likelihood(observed: Tensor, totals: Tensor, noise: Tensor, steps: Steps) -> Tensor:
     """Of totals (batches, classes, points), given x and its noise (batches, classes); the same shape as totals."""
     window = _window(steps.short)
-    rows = max(1, _CELLS // (totals.shape[1] * totals.shape[2] * (window + 1)))
+    rows = max(1, COUNTS.cells // (totals.shape[1] * totals.shape[2] * (window + 1)))
     noise = noise.expand_as(observed)
     parts = zip(*(torch.split(part, rows) for part in (observed, totals, noise)), strict=True)
     return torch.cat([_log_likelihood(x, t, n, steps, window) for x, t, n in parts])

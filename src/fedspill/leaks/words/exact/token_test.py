@@ -37,7 +37,7 @@ class Cells:
     def all_tokens(self) -> Tensor:
         if not self.tokens:
             return torch.zeros(0, dtype=torch.int64)
-        found: Tensor = torch.unique(torch.cat(list(self.tokens.values())))  # type: ignore[no-untyped-call]
+        found: Tensor = torch.unique(torch.cat(list(self.tokens.values())))
         return found
 
     def inside(self) -> Cells:
