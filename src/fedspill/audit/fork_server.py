@@ -1,4 +1,4 @@
-"""The fork server: a process with torch loaded and nothing else, of which the process of every attack is a copy.
+"""The fork server, seen from its owner: a process with torch loaded, of which the process of every attack is a copy.
 
 Loading torch takes seconds, and code of others has a process of its own for each unit of work.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-
-from fedspill.audit.namespaces import die_with_parent
 
 # What a process of Python and torch needs to run; no secret of the auditor's shell, and not where data lie.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES")
@@ -49,7 +46,7 @@ class _ForkServer:
         self._socket, theirs = socket.socketpair()
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.fork_server", str(theirs.fileno())],
+            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.attack_process", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,  # what attacks print goes nowhere
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -78,38 +75,3 @@ class _ForkServer:
             os.close(read_orders)
             os.close(write_answers)
         return Forked(pid, os.fdopen(write_orders, "wb"), os.fdopen(read_answers, "rb"))
-
-
-def main() -> None:
-    die_with_parent()
-    from fedspill.audit.attack_process import serve  # torch is loaded here, once
-
-    orders = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
-    while (order := _received(orders)) is not None:
-        (read, write), told = order
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            orders.close()
-            os.setsid()
-            sys.path[:] = told["path"]
-            with os.fdopen(read, "rb") as asked, os.fdopen(write, "wb") as answered:
-                serve(asked, answered, [Path(folder) for folder in told["hidden"]])
-            os._exit(0)
-        os.close(read)
-        os.close(write)
-        orders.sendall(str(child).encode())
-
-
-def _received(orders: socket.socket) -> tuple[list[int], dict[str, list[str]]] | None:
-    """Two ends of pipes, and what to do; None when the owner has gone."""
-    text, ends, _, _ = socket.recv_fds(orders, _PIECE, 2)
-    while text and not text.endswith(b"\n"):
-        more = orders.recv(_PIECE)
-        text = text + more if more else b""
-    return (ends, json.loads(text)) if text else None
-
-
-if __name__ == "__main__":
-    main()

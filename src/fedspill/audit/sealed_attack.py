@@ -13,7 +13,6 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedspill.attack import ActiveAttack
+from fedspill.audit.attack_process import AttackOrder
 from fedspill.audit.fork_server import fork
 from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
 from fedspill.audit.planted_run import Planter
@@ -41,18 +41,6 @@ from fedspill.threat import Needs, ThreatModel, needs
 from fedspill.trace import Trace
 
 _MOST_WORDS = 2000
-
-
-@dataclass(frozen=True, eq=False)
-class AttackOrder:
-    """What the other process is told: which attack, and what its adversary has. Without a threat, only to describe."""
-
-    attack: str
-    options: Mapping[str, Any]
-    threat: ThreatModel | None = None
-    me: str | None = None
-    known: Mapping[str, Any] = field(default_factory=dict)
-    public: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _NeedsFacts(BaseModel):

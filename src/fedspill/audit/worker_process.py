@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import struct
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fedspill.audit.clean_slate import as_if_fresh, place_of
 from fedspill.audit.namespaces import be_unreadable, become_subreaper
 from fedspill.errors import FedspillError
 
@@ -46,7 +45,6 @@ def main() -> None:
     started = read_frame(orders)
     if started is None:
         return
-    import torch
 
     from fedspill.audit.jobs import job_from
     from fedspill.audit.recordings import Recordings
@@ -55,7 +53,7 @@ def main() -> None:
     recordings = Recordings(Target.from_json(started))
     answers.write(frame({"ready": True}))
     while (order := read_frame(orders)) is not None:
-        as_if_fresh(torch)
+        as_if_fresh()
         began = time.perf_counter()
         outcome = _outcome(job_from(order), recordings)
         answers.write(frame({"outcome": outcome, "seconds": time.perf_counter() - began}))
@@ -76,26 +74,6 @@ def _outcome(job: Job, recordings: Recordings) -> dict[str, Any]:
         # Not the message: it may quote what was trained on.
         return {"status": "errored", "why": f"raised {type(error).__name__} {place_of(error)}"}
     return outcome
-
-
-def place_of(error: BaseException) -> str:
-    """The innermost line of code, as file and number."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
-
-
-def as_if_fresh(torch: Any) -> None:
-    """No job may leave anything to the next: threads, random state, defaults."""
-    import numpy as np
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch.set_grad_enabled(True)
-    torch.set_default_dtype(torch.float32)
-    np.random.seed(0)  # noqa: NPY002 - the global state is what is put back
-    random.seed(0)
 
 
 def _own_pipes() -> tuple[BinaryIO, BinaryIO]:

@@ -84,7 +84,7 @@ def main() -> None:
         # A fault of ours. Not its text, which may quote data; and not Python's own code 1, which means findings.
         if os.environ.get("FEDSPILL_DEBUG"):
             raise
-        from fedspill.audit.worker_process import place_of
+        from fedspill.audit.clean_slate import place_of
 
         Screen().error(
             f"Internal error: {type(error).__name__} {place_of(error)}. Please report it; FEDSPILL_DEBUG=1 shows all."
