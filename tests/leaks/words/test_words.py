@@ -172,7 +172,7 @@ def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[
 
 
 def recovered(message: AttackedText, seed: int = 0) -> RecoveredText:
-    first = message.inputs_gradient(FIRST)
+    first = message.rows_of(FIRST)
     assert first is not None
     return recover_text(message, [first], Marks(), torch.Generator().manual_seed(seed))
 

@@ -136,7 +136,9 @@ def refuse_text(view: View, models: dict[int, nn.Module]) -> None:
     """Raises NotApplicable where inputs are tokens: whole numbers cannot be moved little by little."""
     tokens = view.has("unlabelled_aux") and not view.knows("unlabelled_aux").is_floating_point()
     if tokens or any(isinstance(_first_layer(model), nn.Embedding) for model in models.values()):
-        raise NotApplicable("The inputs are tokens of a text, not measured values.", remedy="The attack words reads them.")
+        raise NotApplicable(
+            "The inputs are tokens of a text, not measured values.", remedy="The attack words reads them."
+        )
 
 
 def guess_of(messages: Sequence[AttackedMessage], answers: Sequence[RecoveredInputs], notes: Sequence[str]) -> Inputs:

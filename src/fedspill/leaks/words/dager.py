@@ -16,7 +16,7 @@ from fedspill.leaks.words.exact.attacked_text import AttackedText, attacked_text
 from fedspill.leaks.words.exact.recover import RecoveredText
 from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import Cells, first_norm
-from fedspill.leaks.words.guess import ClientText
+from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.leak import FROZEN_CONTROL, WORDS
 from fedspill.models.text_transformer import TextTransformer
 from fedspill.threat import needs
@@ -55,7 +55,7 @@ class Dager(Attack):
         return ClientText(
             [attacked.of for attacked in messages],
             [one.tokens for one in found],
-            [[torch.tensor(sequence) for sequence in one.sequences] for one in found],
+            [stacked(one.sequences) for one in found],
             [torch.tensor(one.certified, dtype=torch.bool) for one in found],
             notes,
         )

@@ -39,7 +39,7 @@ class RecoveredText:
 def recover_text(
     attacked: AttackedText, stacked: Sequence[Tensor], marks: Marks, rng: torch.Generator
 ) -> RecoveredText:
-    """Everything that the message gives away; `stacked` are gradients of the first layer that have the same inputs."""
+    """Everything that the message gives away; `stacked` are whitened rows of the first layer."""
     used = used_tokens(attacked)
     spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else []
     cells = list(_cells(attacked, spaces, used, rng))
@@ -133,7 +133,8 @@ def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator
     if gradient is None:
         return
     most = max(200, 4 * rest.samples)
-    spaces = row_spaces(gradient)
+    rows = rest.rows_of("h.0.mlp.c_fc")
+    spaces = [] if rows is None else row_spaces(rows)
     if spaces and spaces[0].free >= SPARE:
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
             yield grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
@@ -173,8 +174,8 @@ def _explained(attacked: AttackedText, candidates: Sequence[Sequence[int]]) -> B
 def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: torch.Generator) -> RecoveredText:
     """Texts by what each token and each place was told; see encoder_texts."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    gradient = attacked.inputs_gradient("h.0.mlp.c_fc")
-    spaces = [] if gradient is None else row_spaces(gradient)
+    rows = attacked.rows_of("h.0.mlp.c_fc")
+    spaces = [] if rows is None else row_spaces(rows)
     if not spaces or spaces[0].free < SPARE:
         return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
     best: list[list[int]] = []
