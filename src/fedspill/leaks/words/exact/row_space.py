@@ -58,6 +58,12 @@ def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
     return rows[moved] / noise[moved, None]
 
 
+def as_sent(gradient: Tensor) -> Tensor:
+    """(rows, width) the rows of a gradient with the lengths that they have, in units of the largest one's rounding."""
+    rows = gradient.double()
+    return rows / (_ROUNDING * rows.norm(dim=1).max()).clamp_min(1e-300)
+
+
 def row_spaces(rows: Tensor) -> list[RowSpace]:
     """The space of whitened rows (outputs, width) at each rank that may be the right one, the likeliest first.
 
@@ -77,7 +83,7 @@ def likely_ranks(values: Tensor, outputs: int, width: int) -> list[int]:
     many = len(values)
     if many < width:  # fewer rows than dimensions: nothing shows the floor but float32 itself
         floor = 1 + (outputs / width) ** 0.5
-        return [max(1, int((values > 60 * floor).sum()))]
+        return [max(1, int((values > 6 * floor).sum()))]
     if many < 4:
         return [many]
     ratio = values[:-1] / values[1:].clamp_min(1e-300)
