@@ -29,6 +29,7 @@ from fedspill.leaks.words.dager import Dager
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
+from fedspill.leaks.words.exact.row_space import whitened
 from fedspill.leaks.words.true_text import mean_rouge, share_exact, spoken
 from fedspill.models.text_transformer import TextTransformer
 from fedspill.registry import make
@@ -146,7 +147,7 @@ def recover(attacked: AttackedText, marks: Marks, seed: int, method: str = "word
     rng = torch.Generator().manual_seed(seed)
     if method == "dager":
         return Dager().recover(attacked)
-    first = attacked.inputs_gradient(FIRST)
+    first = attacked.rows_of(FIRST)
     return recover_text(attacked, [] if first is None else [first], marks, rng)
 
 
@@ -221,7 +222,9 @@ def lora_table(args: argparse.Namespace) -> None:
                 net.eval()
                 attacked = AttackedText(Origin(0, "c"), net, {}, len(batch), 1, 1.0, False, False, 0.0)
                 begin = time.process_time()
-                moved = [part for part in stacked if bool(part.any())]
+                worth = args.epochs**0.5  # stacked are changes of weights, not gradients
+                name = f"{FIRST}.lora_A.default.weight"
+                moved = [whitened(part, net.get_parameter(name), worth) for part in stacked if bool(part.any())]
                 found = recover_text(attacked, moved, Marks(), torch.Generator().manual_seed(number))
                 row.add(found, texts_of(batch), dataset, time.process_time() - begin)
             row.show(f"r = {rank}, {rounds}")

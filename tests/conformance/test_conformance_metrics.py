@@ -140,9 +140,9 @@ def perfect_text() -> Case:
     """Two texts of four tokens for each origin, no token in two of them."""
     held = Examples(torch.arange(8 * ORIGINS).reshape(2 * ORIGINS, 4), torch.arange(2 * ORIGINS) % 2)
     used = torch.stack([torch.zeros(2 * ORIGINS, dtype=torch.int64), torch.arange(2 * ORIGINS)], 1).split(2)
-    texts = [list(part) for part in held.x.split(2)]
+    texts = list(held.x.split(2))
     sure = [torch.ones(2, dtype=torch.bool)] * ORIGINS
-    guess = ClientText(clients(), [torch.cat(part) for part in texts], texts, sure)
+    guess = ClientText(clients(), [part.flatten() for part in texts], texts, sure)
     return guess, noted(clients(), used_samples=list(used)).beside([held])
 
 

@@ -141,7 +141,8 @@ def test_a_language_model_tells_what_it_was_to_predict() -> None:
 
 
 def test_an_encoder_tells_its_texts() -> None:
-    outcome = federation(ONE_STEP, "curious-server", "words", name="bert", freeze_embeddings=True)
+    single = LocalTraining(algorithm="fedsgd", batch_size=2)
+    outcome = federation(single, "curious-server", "words", name="bert", freeze_embeddings=True)
     assert outcome.scores["token-recall"].value == 1.0
     assert outcome.scores["exact-sequences"].value >= 0.75
 
@@ -149,16 +150,17 @@ def test_an_encoder_tells_its_texts() -> None:
 def test_several_steps_on_all_samples_are_done_again_to_certify() -> None:
     training = LocalTraining(lr=0.01, batch_size=2, epochs=3)
     outcome = federation(training, "curious-server", "words", freeze_embeddings=True)
-    assert values(outcome, "exact-sequences", "certified-sequences") == [1.0, 1.0]
+    assert values(outcome, "token-recall", "certified-sequences") == [1.0, 1.0]
+    assert outcome.scores["exact-sequences"].value >= 0.5
 
 
 def test_adapters_show_more_words_the_more_rounds_are_read() -> None:
     training = LocalTraining(lr=0.5, batch_size=2, epochs=3)
     few, many = (
-        federation(training, "curious-server", "words", rounds, lora_rank=4).scores["token-recall"].value
-        for rounds in (1, 2)
+        federation(training, "curious-server", "words", rounds, lora_rank=8, std=0.1).scores["token-recall"].value
+        for rounds in (1, 3)
     )
-    assert many > few
+    assert many > few + 0.3
 
 
 def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[list[int]]]:
@@ -172,7 +174,7 @@ def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[
 
 
 def recovered(message: AttackedText, seed: int = 0) -> RecoveredText:
-    first = message.inputs_gradient(FIRST)
+    first = message.rows_of(FIRST)
     assert first is not None
     return recover_text(message, [first], Marks(), torch.Generator().manual_seed(seed))
 
@@ -214,7 +216,8 @@ def test_the_certificate_tells_a_wrong_order_and_a_wrong_label() -> None:
 
 
 def test_dager_reads_what_fits_into_the_dimensions_and_refuses_the_rest() -> None:
-    outcome = federation(ONE_STEP, "curious-server", "dager", freeze_embeddings=True)
+    single = LocalTraining(algorithm="fedsgd", batch_size=2)
+    outcome = federation(single, "curious-server", "dager", freeze_embeddings=True)
     assert outcome.scores["exact-sequences"].value >= 0.75
     message, _ = attacked(16, 0)
     assert make("attacks", "dager").recover(message).sequences == []

@@ -1,4 +1,4 @@
-"""DAGER (Petrov et al., NeurIPS 2024): tokens, then texts, whose inputs lie in the span of two query gradients."""
+"""DAGER (Petrov et al., NeurIPS 2024): tokens, then texts, whose inputs lie in the span of two layers' gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedspill.leaks.words.exact.attacked_text import AttackedText, attacked_text
 from fedspill.leaks.words.exact.recover import RecoveredText
 from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import Cells, first_norm
-from fedspill.leaks.words.guess import ClientText
+from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.leak import FROZEN_CONTROL, WORDS
 from fedspill.models.text_transformer import TextTransformer
 from fedspill.threat import needs
@@ -28,7 +28,7 @@ _TOKENS_AT_ONCE, _TEXTS_AT_ONCE = 8192, 64
 @final
 @dataclass(frozen=True)
 class Dager(Attack):
-    """Token by token against the first layer's query gradient, then texts against the second layer's.
+    """Token by token against the gradient of the first attention, then texts against that of the second.
 
     A decoder's texts are grown greedily. An encoder's are searched among all combinations of tokens, length by length,
     as long as these are no more than `most_combinations`. Does not apply where the batch has as many tokens as the
@@ -55,7 +55,7 @@ class Dager(Attack):
         return ClientText(
             [attacked.of for attacked in messages],
             [one.tokens for one in found],
-            [[torch.tensor(sequence) for sequence in one.sequences] for one in found],
+            [stacked(one.sequences) for one in found],
             [torch.tensor(one.certified, dtype=torch.bool) for one in found],
             notes,
         )
@@ -64,7 +64,7 @@ class Dager(Attack):
         nothing = torch.zeros(0, dtype=torch.int64)
         spans = [self._span(attacked, layer) for layer in (0, 1)]
         if spans[0] is None or spans[1] is None or len(attacked.net.h) < 2:
-            return RecoveredText(nothing, why="DAGER reads the query gradients of two layers")
+            return RecoveredText(nothing, why="DAGER reads the gradients of two attention layers")
         if spans[0].free < 1:
             return RecoveredText(nothing, why="as many tokens as dimensions: every token lies in the span")
         cells = tokens_in_span(attacked.net, spans[0], self.first_threshold)
@@ -83,8 +83,9 @@ class Dager(Attack):
         gradient = attacked.inputs_gradient(f"h.{layer}.attn.c_attn")
         if gradient is None:
             return None
-        queries = gradient[: attacked.width].double()
-        _, values, directions = torch.linalg.svd(queries, full_matrices=False)
+        # GPT-2 keeps queries, keys and values in one matrix; of an encoder the queries are read.
+        rows = gradient if attacked.net.causal else gradient[: attacked.width]
+        _, values, directions = torch.linalg.svd(rows.double(), full_matrices=False)
         rank = int((values > self.rank_tolerance * values[0]).sum())
         return RowSpace(directions[:rank].T.contiguous(), attacked.width)
 

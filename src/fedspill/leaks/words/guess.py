@@ -13,6 +13,8 @@ from fedspill.errors import AttackFailed
 from fedspill.guess import Guess
 from fedspill.trace import Origin
 
+NO_TOKEN = -1  # behind the end of a sequence
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -24,8 +26,8 @@ class ClientText(Guess):
 
     of: Sequence[Origin]
     tokens: Sequence[Tensor]  # per origin (distinct tokens,) int64
-    sequences: Sequence[Sequence[Tensor]] | None = None  # per origin, each (length,) int64; None: no order is read
-    certified: Sequence[Tensor] | None = None  # per origin (sequences,) bool
+    sequences: Sequence[Tensor] | None = None  # per origin (texts, longest) int64, -1 behind each; None: no order read
+    certified: Sequence[Tensor] | None = None  # per origin (texts,) bool
     notes: Sequence[str] = field(default_factory=tuple)
 
     def check(self) -> None:
@@ -39,10 +41,23 @@ class ClientText(Guess):
         if self.certified is None or not len(self.sequences) == len(self.certified) == len(self.of):
             raise AttackFailed(f"Expected sequences and certificates for {len(self.of)} origins.")
         for sequences, certified in zip(self.sequences, self.certified, strict=True):
-            if certified.dtype != torch.bool or certified.shape != (len(sequences),):
+            if certified.dtype != torch.bool or certified.shape != sequences.shape[:1]:
                 raise AttackFailed("Expected a mark for each sequence whether it is certified.")
-            if not all(_are_tokens(sequence) for sequence in sequences):
-                raise AttackFailed("Expected sequences of whole numbers from 0 up.")
+            if sequences.dtype != torch.int64 or sequences.ndim != 2 or bool((sequences < NO_TOKEN).any()):
+                raise AttackFailed("Expected sequences (texts, longest) of whole numbers, -1 behind each.")
+
+    def texts(self, place: int) -> list[list[int]]:
+        """The sequences of one origin, each as long as it is."""
+        if self.sequences is None:
+            return []
+        return [[token for token in row if token != NO_TOKEN] for row in self.sequences[place].tolist()]
+
+
+def stacked(sequences: Sequence[Sequence[int]]) -> Tensor:
+    """(texts, longest) with -1 behind each."""
+    longest = max((len(sequence) for sequence in sequences), default=0)
+    rows = [[*sequence, *[NO_TOKEN] * (longest - len(sequence))] for sequence in sequences]
+    return torch.tensor(rows, dtype=torch.int64).reshape(len(sequences), longest)
 
 
 def _are_tokens(tokens: Tensor) -> bool:

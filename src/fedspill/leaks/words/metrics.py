@@ -97,9 +97,9 @@ class OfSequences(Metric[ClientText], ABC):
         if guess.sequences is None:
             raise NotScored("the attack reads words, not their order")
         values, chance = [], []
-        for origin, sequences in zip(guess.of, guess.sequences, strict=True):
+        for place, origin in enumerate(guess.of):
             text = TrueText.of(origin, truth)
-            guessed = [spoken(sequence.tolist(), text.silent) for sequence in sequences]
+            guessed = [spoken(sequence, text.silent) for sequence in guess.texts(place)]
             values.append(self.value(guessed, text))
             chance.append(self.value(text.others, text))
         return Measured(_shares(values), _shares(chance), None, *clusters_of(guess.of))
@@ -187,8 +187,8 @@ def _right(guess: ClientText, place: int, truth: Truth) -> tuple[list[bool], lis
     text = TrueText.of(guess.of[place], truth)
     left = list(map(tuple, text.sequences))
     right = []
-    for sequence in guess.sequences[place]:
-        said = tuple(spoken(sequence.tolist(), text.silent))
+    for sequence in guess.texts(place):
+        said = tuple(spoken(sequence, text.silent))
         right.append(said in left)
         if right[-1]:
             left.remove(said)

@@ -13,7 +13,7 @@ from fedspill.attack import Attack
 from fedspill.leaks.words.exact.attacked_text import AttackedText, attacked_texts, has_adapters
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.recover import recover_text
-from fedspill.leaks.words.guess import ClientText
+from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.leak import FROZEN_CONTROL, WORDS
 from fedspill.threat import needs
 from fedspill.trace import View
@@ -51,14 +51,14 @@ class WordsAttack(Attack):
         return ClientText(
             [attacked.of for attacked in messages],
             [one.tokens for one in found],
-            [[torch.tensor(sequence) for sequence in one.sequences] for one in found],
+            [stacked(one.sequences) for one in found],
             [torch.tensor(one.certified, dtype=torch.bool) for one in found],
             notes,
         )
 
 
 def same_inputs(attacked: AttackedText, messages: Sequence[AttackedText]) -> list[Tensor]:
-    """The gradients of the first layer that have the same inputs: adapters leave these as they are in every round."""
+    """Rows of the first layer that are made of the same inputs: adapters leave these as they are in every round."""
     of_one = messages if has_adapters(attacked.net) else [attacked]
-    parts = [one.inputs_gradient(_FIRST) for one in of_one if one.of.sender == attacked.of.sender]
+    parts = [one.rows_of(_FIRST) for one in of_one if one.of.sender == attacked.of.sender]
     return [part for part in parts if part is not None]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples, Vocabulary
 from fedspill.errors import NotApplicable
 from fedspill.leaks.words.embedding_rows import readable
+from fedspill.leaks.words.exact.row_space import whitened
 from fedspill.messages import Message
 from fedspill.models.lora import LoraLinear
 from fedspill.models.text_transformer import Block, TextTransformer
@@ -58,6 +59,14 @@ class AttackedText:
         for name in (f"{layer}.weight", f"{layer}.lora_A.default.weight"):
             if name in self.gradients:
                 return self.gradients[name]
+        return None
+
+    def rows_of(self, layer: str) -> Tensor | None:
+        """The same gradient with every row in units of its own rounding; see row_space.whitened."""
+        for name in (f"{layer}.weight", f"{layer}.lora_A.default.weight"):
+            if name in self.gradients:
+                kept = 0.0 if self.lr is None else 1 / (self.lr * self.steps**0.5)
+                return whitened(self.gradients[name], self.net.get_parameter(name), kept)
         return None
 
     def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
@@ -149,9 +158,8 @@ def _read(message: Message, net: TextTransformer, view: View, device: str) -> At
         return AttackedText(of, net, tensors, samples, 1, None, True, True, 0.0)
     training, schedule = _steps(view, samples)
     if training is None:
-        size = sum(float(tensor.double().square().sum()) for tensor in tensors.values()) ** 0.5
-        scaled = {name: -tensor / size for name, tensor in tensors.items()}
-        return AttackedText(of, net, scaled, samples, 1, 1.0, False, False, 0.0)
+        turned = {name: -tensor for name, tensor in tensors.items()}
+        return AttackedText(of, net, turned, samples, 1, 1.0, False, False, 0.0)
     plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
     found = {name: tensor / -(training.lr * schedule.steps) for name, tensor in tensors.items()}
     weights = sum(float(net.get_parameter(name).detach().double().square().sum()) for name in names) ** 0.5

@@ -104,7 +104,8 @@ class LastBlock:
         name = f"h.{len(attacked.net.h) - 1}.mlp.c_fc.weight"
         if name not in attacked.gradients or attacked.net.every_place or attacked.steps > 1:
             return None
-        spaces = row_spaces(attacked.gradients[name])
+        rows = attacked.rows_of(name.removesuffix(".weight"))
+        spaces = [] if rows is None else row_spaces(rows)
         if not spaces or spaces[0].free < 8 or spaces[0].rank > attacked.samples:
             return None
         return LastBlock(spaces[0], attacked.gradients[name].double())

@@ -13,7 +13,7 @@ from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, ce
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
 from fedspill.leaks.words.exact.next_targets import with_targets
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
-from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, leading_space, row_spaces
+from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, as_sent, leading_space, row_spaces
 from fedspill.leaks.words.exact.token_test import Cells, fitting_tokens
 from fedspill.leaks.words.moved_rows import moved_rows
 
@@ -39,7 +39,7 @@ class RecoveredText:
 def recover_text(
     attacked: AttackedText, stacked: Sequence[Tensor], marks: Marks, rng: torch.Generator
 ) -> RecoveredText:
-    """Everything that the message gives away; `stacked` are gradients of the first layer that have the same inputs."""
+    """Everything that the message gives away; `stacked` are whitened rows of the first layer."""
     used = used_tokens(attacked)
     spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else []
     cells = list(_cells(attacked, spaces, used, rng))
@@ -132,17 +132,22 @@ def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
     if gradient is None:
         return
-    most = max(200, 4 * rest.samples)
-    spaces = row_spaces(gradient)
-    if spaces and spaces[0].free >= SPARE:
+    rows = rest.rows_of("h.0.mlp.c_fc")
+    spaces = [] if rows is None else row_spaces(rows)
+    roomy = bool(spaces) and spaces[0].free >= SPARE
+    if roomy:
+        most = max(200, 4 * rest.samples)
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
             yield grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
-        others = [space for space in spaces[1:] if space.free >= SPARE]
-    else:
-        others = [leading_space(gradient, share) for share in SHARES]
+    # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
+    others = spaces[1:] + row_spaces(as_sent(gradient)) if rest.steps > 1 or not rest.whole else spaces[1:]
+    others = [space for space in others if space.free >= SPARE]
+    if not roomy and rest.steps == 1:
+        others += [leading_space(gradient, share) for share in SHARES]
+    loosest = _each(cells, len(LADDER))[-1]
     for space in others:
         for tolerance in LOOSE:
-            yield grow_prefixes(rest.net, cells[-1], space, tolerance, 2 * rest.samples, rng)
+            yield grow_prefixes(rest.net, loosest, space, tolerance, 2 * rest.samples, rng)
 
 
 def _each(cells: Sequence[Cells], many: int) -> list[Cells]:
@@ -173,8 +178,8 @@ def _explained(attacked: AttackedText, candidates: Sequence[Sequence[int]]) -> B
 def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: torch.Generator) -> RecoveredText:
     """Texts by what each token and each place was told; see encoder_texts."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    gradient = attacked.inputs_gradient("h.0.mlp.c_fc")
-    spaces = [] if gradient is None else row_spaces(gradient)
+    rows = attacked.rows_of("h.0.mlp.c_fc")
+    spaces = [] if rows is None else row_spaces(rows)
     if not spaces or spaces[0].free < SPARE:
         return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
     best: list[list[int]] = []

@@ -47,19 +47,33 @@ class RowSpace:
         return q[:, base.shape[1] :]
 
 
-def row_spaces(gradient: Tensor) -> list[RowSpace]:
-    """The row space of gradient (outputs, width) at each rank that may be the right one, the likeliest first.
+def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
+    """(rows, width) the rows of a gradient, each in units of its own rounding, in float64; rows of zeros are left out.
 
-    Rows are brought to one length first, so that those of queries and keys, far smaller than those of values, lie as
-    high above rounding. The likeliest rank is at the widest gap near rounding. Where local steps let the inputs drift
-    or noise was added there is no such gap: then at the widest one above, and where noise of that size would end.
+    Rows of queries and keys are far smaller than those of values, but lie as high above their rounding. Where the
+    gradient was had by subtracting weights, these are rounded too: `kept` is what a unit of weight is then worth.
     """
     rows = gradient.double()
     sizes = rows.norm(dim=1)
-    rows = rows[sizes > sizes.max() * 1e-14]
+    noise = _ROUNDING * torch.hypot(sizes, kept * weight.detach().double().norm(dim=1))
+    moved = sizes > sizes.max() * 1e-14
+    return rows[moved] / noise[moved, None]
+
+
+def as_sent(gradient: Tensor) -> Tensor:
+    """(rows, width) the rows of a gradient with the lengths that they have, in units of the largest one's rounding."""
+    rows = gradient.double()
+    return rows / (_ROUNDING * rows.norm(dim=1).max()).clamp_min(1e-300)
+
+
+def row_spaces(rows: Tensor) -> list[RowSpace]:
+    """The space of whitened rows (outputs, width) at each rank that may be the right one, the likeliest first.
+
+    The likeliest rank is at the widest gap near rounding. Where local steps let the inputs drift or noise was added
+    there is no such gap: then at the widest one above, and where noise of that size would end.
+    """
     if not len(rows) or not bool(torch.isfinite(rows).all()):
         return []
-    rows = rows / rows.norm(dim=1, keepdim=True)
     _, values, directions = torch.linalg.svd(rows, full_matrices=False)
     outputs, width = rows.shape
     ranks = likely_ranks(values, outputs, width)
@@ -67,15 +81,15 @@ def row_spaces(gradient: Tensor) -> list[RowSpace]:
 
 
 def likely_ranks(values: Tensor, outputs: int, width: int) -> list[int]:
-    """Numbers of singular values (falling) that may be signal, the likeliest first, each once."""
+    """Numbers of singular values (falling, in units of rounding) that may be signal, the likeliest first, each once."""
     many = len(values)
     if many < width:  # fewer rows than dimensions: nothing shows the floor but float32 itself
-        floor = _ROUNDING * (1 + (outputs / width) ** 0.5)
-        return [max(1, int((values > 60 * floor).sum()))]
+        floor = 1 + (outputs / width) ** 0.5
+        return [max(1, int((values > 6 * floor).sum()))]
     if many < 4:
         return [many]
     ratio = values[:-1] / values[1:].clamp_min(1e-300)
-    floor = max(_ROUNDING * (1 + (outputs / width) ** 0.5), float(values[-3]))
+    floor = max(1 + (outputs / width) ** 0.5, float(values[-3]))
     near = ratio.clone()
     near[(values[1:] > 60 * floor) | (values[:-1] < 2 * floor)] = 0
     place = int(near[:-1].argmax())
