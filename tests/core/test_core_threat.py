@@ -53,7 +53,7 @@ PREDICTION = Message(0, "aggregator", "server", "prediction", {})
         (VERTICAL_SERVER, {"broadcast", "party", "embedding"}),
         (CURIOUS_PARTY, set()),
         (MALICIOUS_PARTY, set()),
-        (ACTIVE_PARTY, {"embedding", "handed over", "head", "prediction"}),
+        (ACTIVE_PARTY, {"broadcast", "embedding", "handed over", "head", "prediction"}),
     ],
     ids=lambda value: value.name if isinstance(value, ThreatModel) else "",
 )

@@ -54,7 +54,7 @@ def test_describes_itself_and_names_what_is_missing(tmp_path: Path, entry) -> No
     source = make("datasets", entry.name)
     assert entry.title
     assert entry.about
-    assert entry.paper or entry.name in ("custom", "image-folder")
+    assert entry.paper or entry.name in ("csv", "custom", "image-folder")
     assert source.source
     if source.folder:
         with pytest.raises(DataMissing) as caught:

@@ -47,6 +47,7 @@ ZOO: list[tuple[str, dict[str, Any], tuple[int, ...], int]] = [
     ("cafe-towers", {"parties": 16, "double_softmax": False}, (3, 32, 32), 10),
     ("vertical-mlp", {}, (30,), 3),
     ("vertical-mlp", {"parties": 4, "widths": [16]}, (1, 8, 8), 10),
+    ("vertical-mlp", {"parties": 3, "cut": "strips", "head_widths": [8]}, (1, 8, 8), 10),
     ("vit", SMALL_VIT, (3, 32, 32), 100),
     ("vit", {**SMALL_VIT, "patch_size": 7}, (1, 28, 28), 10),
 ]

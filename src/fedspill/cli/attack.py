@@ -41,17 +41,18 @@ def attack(
 ) -> None:
     """Runs one attack on a recorded trace and scores it.
 
-    An attack that plants something in the model runs in a federation of its own: that of the recording, made again.
+    An attack that alters the model or a party's training runs in a federation of its own: the recorded one, made again.
     """
-    from fedspill.attack import ActiveAttack
+    from fedspill.attack import ActiveAttack, refuse_unfit
     from fedspill.attack_run import run_attack
     from fedspill.audit.planted_run import run_planted
     from fedspill.deployment.deployment import Deployment
     from fedspill.deployment.plan import read_plan
     from fedspill.deployment.recorded_plan import recorded_deployment
     from fedspill.registry import make
+    from fedspill.threat import ALTER_TRAINING
     from fedspill.threat import adversary as named_adversary
-    from fedspill.trace import Trace
+    from fedspill.trace import MemoryTrace, Trace
     from fedspill.trace_folder import FolderTrace
     from fedspill.truth_table import brought_truth
 
@@ -64,13 +65,19 @@ def attack(
         screen.say(f"round {event.round}, {plain(event.party)}: {plain(event.what)}")
     deployment = Deployment.of(read_plan(plan), data_dir) if plan else recorded_deployment(recorded.protocol, data_dir)
     knowledge = deployment.knowledge() if deployment else {}
-    if isinstance(made, ActiveAttack):
+    alters_training = ALTER_TRAINING in made.needs.does
+    if isinstance(made, ActiveAttack) or alters_training:
         if deployment is None:
             raise NotApplicable(
-                f"{name} alters the model, and the recording does not say how to run its federation again.",
+                f"{name} alters the federation, and the recording does not say how to run it again.",
                 remedy="Name its plan with --plan.",
             )
+        refuse_unfit(made, threat)
+    if isinstance(made, ActiveAttack) and deployment is not None:
         recorded, knowledge = run_planted(made, threat, deployment)
+    elif alters_training and deployment is not None:
+        recorded = altered = MemoryTrace(deployment.protocol())
+        deployment.federation(altered, malicious_party=True).run()
     known = brought_truth(recorded, truth) if truth else recorded.truth()
     outcome = run_attack(
         made,

@@ -67,23 +67,32 @@ class Cone(Attack):
             return torch.stack([of_rows(received.visits[use], use) for use in chosen]).mean(0)
 
         def together(uses: Tensor) -> Tensor:
-            return of_rows(side_by_side(received.visits[uses], received.classes))
+            rows = side_by_side(received.visits[uses], received.classes)
+            return of_rows(rows) * rows.norm(dim=1, keepdim=True)  # the longer, the further from the noise
 
-        readings: dict[str, Reading] = {"each use by itself": each, "all uses together": together}
+        usable = _usable_visits(received)
+        readings: dict[str, tuple[Reading, Tensor]] = {
+            "each use by itself": (each, usable),
+            "all uses together": (together, usable),
+        }
         effect = effect_on_returned(view)
         if effect is not None and effect.returned_noise:
             del readings["each use by itself"]
+            # What is learned has short gradients: behind noise, the first uses may say more than all of them.
+            for first in (2, 4, 8):
+                if first < len(usable):
+                    readings[f"the first {first} uses together"] = (together, usable[:first])
             if received.classes == 2:
-                readings["how widely they spread"] = lambda uses: spread_scores(received.visits[uses])
-        usable = _usable_visits(received)
+                readings["how widely they spread"] = (lambda uses: spread_scores(received.visits[uses]), usable)
         how = next(iter(readings))
         if len(usable) > 1 and len(readings) > 1:
             agreements = {}
-            for name, read in readings.items():
-                halves = [named(read(half), known, prior) for half in (usable[0::2], usable[1::2])]
+            for name, (read, uses) in readings.items():
+                halves = [named(read(half), known, prior) for half in (uses[0::2], uses[1::2])]
                 agreements[name] = agreement(*halves)
             how = max(agreements, key=lambda name: agreements[name])
-        scores = named(readings[how](usable), known, prior)
+        read, uses = readings[how]
+        scores = named(read(uses), known, prior)
         return received.guess(scores, known.samples, f"read by {how}, {words}")
 
     def _start(self, received: ReceivedGradients, known: KnownLabels, rng: torch.Generator) -> tuple[KnownLabels, str]:

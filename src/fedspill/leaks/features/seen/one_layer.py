@@ -17,6 +17,10 @@ DIRECTIONS = 3  # in which the set of possible rows is measured
 # times, so in three of them once in two million.
 NARROW = 0.05  # of a column's range, as rows are scored
 _SEEN_AS_NARROW = 0.01 * NARROW
+# Equations and values at the ends of their ranges that a certified row must have beyond as many as it has unknowns. A
+# corner of the possible rows has as many by itself, whatever noise is on the output.
+BEYOND = 2
+_AT_END = 1e-5  # of a range
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +59,18 @@ def invert_layer(
     if first is None:  # noise that nobody told of: the nearest row there is
         nearest = lsq_linear(scaled[on], target[on], (0, 1)).x if on.any() else np.full(features, 0.5)
         return LayerRow(low + span * nearest, False)
-    return LayerRow(low + span * first, not noise and _is_only(least, features, seed))
+    at_end = int(((first < _AT_END) | (first > 1 - _AT_END)).sum())
+    redundant = int(on.sum()) < features and int(on.sum()) + at_end >= features + BEYOND
+    return LayerRow(low + span * first, not noise and redundant and _is_only(least, features, seed))
 
 
 def _overdetermined(matrix: Numbers, target: Numbers, room: Numbers) -> Numbers | None:
     """The one solution of more equations than unknowns, if they agree and leave it no room; else None.
 
-    With as many equations as unknowns there always is a solution, and noise would pass for a row: one more is needed.
+    With as many equations as unknowns there always is a solution, and noise would pass for a row: more are needed.
     """
     equations, unknowns = matrix.shape
-    if equations <= unknowns:
+    if equations < unknowns + BEYOND:
         return None
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
     if values[-1] <= 0 or np.linalg.norm(room) / values[-1] > NARROW / 2:
