@@ -59,16 +59,18 @@ def _serve(orders: BinaryIO, answers: BinaryIO, unsealed: str) -> None:
 
 def _words(error: BaseException) -> dict[str, str]:
     """What went wrong, without the message of an unknown error: it may quote what the attack read."""
-    from fedspill.audit.worker_process import place_of
-    from fedspill.errors import FedspillError, NotApplicable, NotKnown
+    from fedspill.errors import AttackFailed, FedspillError, NotApplicable, NotKnown
+    from fedspill.failing_line import failed_with
 
     if isinstance(error, NotKnown | NotApplicable):
         return {"kind": "skipped", "text": str(error)}
+    if isinstance(error, AttackFailed) and error.__cause__ is not None:
+        return {"kind": "crashed", "text": str(error)}
     if isinstance(error, FedspillError):
         return {"kind": "errored", "text": str(error)}
     if isinstance(error, MemoryError):
         return {"kind": "errored", "text": "ran out of memory"}
-    return {"kind": "errored", "text": f"raised {type(error).__name__} {place_of(error)}"}
+    return {"kind": "errored", "text": f"raised {failed_with(error)}"}
 
 
 class _Held:

@@ -81,12 +81,18 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
         chosen = [(choice.name, choice.options) for choice in plan.attacks]
     else:
         chosen = [(entry.name, {}) for entry in entries("attacks")]
-    pairs, without = [], () if plan.adversary_data.shadow else ("shadow_data",)
+    pairs, without = [], _set_aside_none(plan)
     for name, given in chosen:
         options = _all_options(name, given)
         threats = adversaries_of(plan, secure_aggregation)
         pairs += [Pair(name, threat.name, options, given, without) for threat in threats]
     return list({pair.id: pair for pair in pairs}.values())
+
+
+def _set_aside_none(plan: Plan) -> tuple[str, ...]:
+    """The kinds of data that this plan gives to no adversary."""
+    held = plan.adversary_data
+    return (*(() if held.shadow else ("shadow_data",)), *(() if held.per_class else ("aux_data", "unlabelled_aux")))
 
 
 def _all_options(name: str, given: dict[str, Any]) -> dict[str, Any]:

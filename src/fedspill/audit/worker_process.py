@@ -12,11 +12,11 @@ import random
 import struct
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fedspill.audit.namespaces import be_unreadable, become_subreaper
 from fedspill.errors import FedspillError
+from fedspill.failing_line import failed_with, place_of
 
 if TYPE_CHECKING:
     from fedspill.audit.jobs import Job
@@ -74,16 +74,8 @@ def _outcome(job: Job, recordings: Recordings) -> dict[str, Any]:
         return {"status": "errored", "why": f"called exit {place_of(error)}"}
     except BaseException as error:
         # Not the message: it may quote what was trained on.
-        return {"status": "errored", "why": f"raised {type(error).__name__} {place_of(error)}"}
+        return {"status": "errored", "why": f"raised {failed_with(error)}"}
     return outcome
-
-
-def place_of(error: BaseException) -> str:
-    """The innermost line of code, as file and number."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
 
 
 def as_if_fresh(torch: Any) -> None:

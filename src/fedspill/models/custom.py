@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,7 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from fedspill.errors import UsageError
+from fedspill.errors import OwnCodeFailed, UsageError
+from fedspill.failing_line import failed_with
 from fedspill.model_spec import ModelSpec
 from fedspill.models.forward_once import forward_once
 
@@ -33,7 +35,7 @@ class CustomModel(ModelSpec):
         try:
             network = function(*arguments)
         except Exception as error:
-            raise UsageError(f"The factory {self.factory!r} failed: {type(error).__name__}: {error}.") from error
+            raise _failed(f"The factory {self.factory!r} failed", error) from error
         if not isinstance(network, nn.Module):
             raise UsageError(
                 f"The factory {self.factory!r} must return a torch.nn.Module, but returned {type(network).__name__}."
@@ -42,13 +44,14 @@ class CustomModel(ModelSpec):
         return network
 
     def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-        """One pass over zeros must give a row of logits per input, or one logit where there are two classes."""
+        """One pass over zeros must give a row of logits per input, or one logit where there are two classes.
+
+        Zeros are tried as numbers first, then as tokens.
+        """
         try:
-            output = forward_once(network, torch.zeros(2, *shape))
+            output = _of_zeros(network, shape)
         except Exception as error:
-            raise UsageError(
-                f"The network of {self.factory!r} fails on inputs of shape {shape}: {type(error).__name__}: {error}."
-            ) from error
+            raise _failed(f"The network of {self.factory!r} fails on inputs of shape {shape}", error) from error
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         wanted: list[object] = [(2, classes)] + ([(2, 1), (2,)] if classes == 2 else [])
         if got not in wanted:
@@ -70,12 +73,10 @@ class CustomModel(ModelSpec):
             missing = error.name or module_name
             raise UsageError(
                 f"The factory {self.factory!r} cannot be imported: there is no module {missing!r}.",
-                remedy="Install the package that holds it, or add its folder to PYTHONPATH.",
+                remedy="Put it beside the plan, install the package that holds it, or add its folder to PYTHONPATH.",
             ) from error
         except Exception as error:
-            raise UsageError(
-                f"Importing the module of the factory {self.factory!r} failed: {type(error).__name__}: {error}."
-            ) from error
+            raise _failed(f"Importing the module of the factory {self.factory!r} failed", error) from error
         for part in path.split("."):
             try:
                 found = getattr(found, part)
@@ -85,6 +86,21 @@ class CustomModel(ModelSpec):
             raise UsageError(f"{self.factory!r} is a {type(found).__name__}, not a function.")
         function: Callable[..., Any] = found
         return function
+
+
+def _of_zeros(network: nn.Module, shape: tuple[int, ...]) -> object:
+    try:
+        return forward_once(network, torch.zeros(2, *shape))
+    except Exception as error:
+        try:
+            return forward_once(network, torch.zeros(2, *shape, dtype=torch.int64))
+        except Exception:
+            raise error from None  # what it says to numbers is what its owner expects to read
+
+
+def _failed(what: str, error: Exception) -> OwnCodeFailed:
+    """In full for the terminal, by type and line for everything else."""
+    return OwnCodeFailed(f"{what}: {failed_with(error)}.", trace="".join(traceback.format_exception(error)))
 
 
 def _arguments(

@@ -1,0 +1,89 @@
+"""A table of your own as comma-separated text: a label column, perhaps a user column, the rest are inputs."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedspill.data.archives import read_text, refusing
+from fedspill.data.splits import split
+from fedspill.data.tables import encode, read_csv, table_dataset
+from fedspill.dataset import Dataset, DataSource
+from fedspill.errors import InputRefused, UsageError
+
+MOST_VALUES = 50  # of a column of words; one with more is an id or free text, and must be left out by name
+
+
+@dataclass(frozen=True)
+class CsvTable(DataSource):
+    """Numbers are scaled to mean 0 and variance 1, words become one column a value; every row must be complete.
+
+    Who a row belongs to (`user`) is no input; the partition `by-user` gives whole users to clients. Columns in
+    `leave_out`, such as ids and names, are not read.
+    """
+
+    name = "csv-table"
+    title = "Your own table"
+    source = "your own file, named by the option path"
+    folder = "."
+
+    path: str = "table.csv"  # below the data folder, below the working folder, or absolute
+    label: str = "label"
+    user: str | None = None
+    leave_out: tuple[str, ...] = ()
+    test_share: float = 0.2
+
+    def read(self, folder: Path) -> Dataset:
+        place = next((path for path in (folder / self.path, Path(self.path)) if path.is_file()), None)
+        if place is None:
+            raise self.missing(folder, [self.path])
+        columns = read_csv(place, self._wanted(place))
+        classes, y = np.unique(columns.pop(self.label), return_inverse=True)
+        if len(classes) < 2 or len(classes) > len(y) // 2:
+            raise InputRefused(
+                f"{place}: column {self.label!r} has {len(classes)} values in {len(y)} rows; Fedspill audits "
+                "classification, where labels are a few classes. Regression is not supported."
+            )
+        users = None
+        if self.user is not None:
+            _, users = np.unique(columns.pop(self.user), return_inverse=True)
+        numbers: dict[str, NDArray[np.float64]] = {}
+        words: dict[str, list[str]] = {}
+        for name, cells in columns.items():
+            values = _numbers(cells)
+            if values is not None:
+                numbers[name] = (values - values.mean()) / max(float(values.std()), 1e-12)
+            elif len(set(cells)) > MOST_VALUES:
+                raise UsageError(
+                    f"{place}: column {name!r} is of words and has {len(set(cells))} values.",
+                    remedy=f'An id or a name is no input: leave_out = ["{name}"].',
+                )
+            else:
+                words[name] = cells
+        table = encode(numbers, words)
+        return table_dataset(self.name, classes.tolist(), table, y, split(y, self.test_share), users=users)
+
+    def _wanted(self, place: Path) -> list[str]:
+        """All columns but those left out; the label and the user must be there."""
+        with refusing(place, "comma-separated text"):
+            header = next(csv.reader(read_text(place).splitlines()[:1], strict=True), [])
+        for name in (self.label, self.user, *self.leave_out):
+            if name is not None and name not in header:
+                raise UsageError(f"{place} has no column {name!r}; its columns are {', '.join(header[:20])}.")
+        kept = [name for name in header if name not in self.leave_out]
+        if len(kept) <= 1 + (self.user is not None):
+            raise UsageError(f"{place} has no column left to learn from.")
+        return kept
+
+
+def _numbers(cells: list[str]) -> NDArray[np.float64] | None:
+    """The column as finite numbers, or None where it is of words."""
+    try:
+        values = np.asarray(cells, dtype=np.float64)
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
