@@ -147,3 +147,7 @@ class OwnCodeFailed(UsageError):
     def __init__(self, problem: str, *, remedy: str = "", trace: str = "") -> None:
         super().__init__(problem, remedy=remedy)
         self.trace = trace
+
+
+class NotAChain(FedspillError):
+    """A network whose parts cannot be told apart in the order they run."""
