@@ -55,7 +55,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "images": {
         "data": {"name": "digits"},
-        "model": {"name": "cnn"},
+        "model": {"name": "cnn", "width": 4},
         "partition": "iid",
         "federation": {"clients": 8, "rounds": 3},
         "training": {"lr": 0.05, "batch_size": 25, "optimizer": "sgd", "momentum": 0.5},

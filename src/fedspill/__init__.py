@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedspill.leaks.labels.guess import LabelCounts
     from fedspill.messages import Message
     from fedspill.metric import Metric, Score
+    from fedspill.round_recorder import record_round
     from fedspill.threat import ThreatModel, adversary
     from fedspill.trace import MemoryTrace, Origin, Trace, View
     from fedspill.trace_folder import FolderRecorder, FolderTrace
@@ -58,6 +59,7 @@ _HOMES = {
     "Verdict": "defense",
     "View": "trace",
     "adversary": "threat",
+    "record_round": "round_recorder",
     "run_attack": "attack_run",
     "run_audit": "audit.run_audit",
 }
@@ -93,6 +95,7 @@ __all__ = [
     "View",
     "__version__",
     "adversary",
+    "record_round",
     "run_attack",
     "run_audit",
 ]

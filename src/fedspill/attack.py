@@ -12,6 +12,7 @@ from typing import Any, ClassVar, final
 import torch
 
 from fedspill.errors import AttackFailed, FedspillError, Unfit, UsageError
+from fedspill.failing_line import failed_with
 from fedspill.guess import Guess
 from fedspill.leak import Leak
 from fedspill.messages import Message
@@ -45,7 +46,7 @@ class Attack(ABC):
             except FedspillError:
                 raise
             except Exception as error:  # its text may hold data; the cause stays for whoever debugs
-                raise AttackFailed(f"{self.name} failed with {type(error).__name__}.") from error
+                raise AttackFailed(f"{self.name} failed with {failed_with(error)}.") from error
         promised: type[Guess] = self.leak.guess
         if not isinstance(guess, promised):
             raise AttackFailed(f"{self.name} promised {promised.__name__}, returned {type(guess).__name__}.")

@@ -117,6 +117,10 @@ class AttackFailed(FedspillError):
     """An attack produced nothing that can be scored: not finite, of the wrong shape, out of time."""
 
 
+class AttackCrashed(AttackFailed):
+    """An attack ended with an error that it does not know: it may not be made for such a model."""
+
+
 class NotApplicable(FedspillError):
     """An attack fits the adversary, but what was observed does not carry what it reads."""
 
@@ -135,3 +139,15 @@ class NoTruth(NotScored):
 
 class NoTwin(FedspillError):
     """A recording cannot be run again with other data, and the reason why."""
+
+
+class OwnCodeFailed(UsageError):
+    """The user's own code raised something; its text is for the terminal alone, since it may quote data."""
+
+    def __init__(self, problem: str, *, remedy: str = "", trace: str = "") -> None:
+        super().__init__(problem, remedy=remedy)
+        self.trace = trace
+
+
+class NotAChain(FedspillError):
+    """A network whose parts cannot be told apart in the order they run."""

@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from fedspill.dataset import Examples
+from fedspill.dataset import Dataset, Examples
 from fedspill.errors import NotEnoughExamples, UsageError
 
 log = logging.getLogger("fedspill.partitions")
@@ -21,6 +21,10 @@ class Partition(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str] = ""
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """The data set as this partition wants it; most take it as it is."""
+        return dataset
 
     @abstractmethod
     def assign(self, examples: Examples, clients: int, rng: torch.Generator) -> list[Tensor]:

@@ -21,10 +21,11 @@ from typing import Any, BinaryIO
 import safetensors.torch
 
 from fedspill.attack import ActiveAttack
-from fedspill.audit.clean_slate import as_if_fresh, place_of
+from fedspill.audit.clean_slate import as_if_fresh
 from fedspill.audit.frames import Frame, pack_guess, read_frame, seeded, write_frame
 from fedspill.audit.namespaces import die_with_parent, seal
-from fedspill.errors import FedspillError, NotApplicable, NotKnown
+from fedspill.errors import AttackFailed, FedspillError, NotApplicable, NotKnown
+from fedspill.failing_line import failed_with
 from fedspill.registry import make, options_of
 from fedspill.threat import ThreatModel
 from fedspill.trace import View
@@ -64,11 +65,13 @@ def _words(error: BaseException) -> dict[str, str]:
     """What went wrong, without the message of an unknown error: it may quote what the attack read."""
     if isinstance(error, NotKnown | NotApplicable):
         return {"kind": "skipped", "text": str(error)}
+    if isinstance(error, AttackFailed) and error.__cause__ is not None:
+        return {"kind": "crashed", "text": str(error)}
     if isinstance(error, FedspillError):
         return {"kind": "errored", "text": str(error)}
     if isinstance(error, MemoryError):
         return {"kind": "errored", "text": "ran out of memory"}
-    return {"kind": "errored", "text": f"raised {type(error).__name__} {place_of(error)}"}
+    return {"kind": "errored", "text": f"raised {failed_with(error)}"}
 
 
 class _Held:

@@ -1,17 +1,8 @@
-"""What one unit of work may leave to the next in its process, which is nothing, and where its errors came from."""
+"""What one unit of work may leave to the next in its process: nothing."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
-
-
-def place_of(error: BaseException) -> str:
-    """The innermost line of code, as file and number."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
 
 
 def as_if_fresh() -> None:

@@ -23,7 +23,7 @@ from fedspill.audit.recordings import Recordings
 from fedspill.audit.sealed_attack import SealedAttack, is_foreign
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting
 from fedspill.deployment.quantities import quantities_of
-from fedspill.errors import FedspillError, NotApplicable, NotKnown
+from fedspill.errors import AttackCrashed, FedspillError, NotApplicable, NotKnown
 from fedspill.files import dump_json
 from fedspill.registry import entries, find
 from fedspill.seeds import seed_of
@@ -130,8 +130,16 @@ class AttackJob(Job):
             return outcome.model_copy(update={"notes": [*outcome.notes, *process.warnings(pair.attack)]})
         except (NotKnown, NotApplicable) as error:
             return Outcome(status="skipped", why=str(error))
+        except AttackCrashed as error:
+            return self._crashed(recordings, error)
         except FedspillError as error:
             return Outcome(status="errored", why=str(error))
+
+    def _crashed(self, recordings: Recordings, error: AttackCrashed) -> Outcome:
+        """Of ours, on a model that is none of ours: not supported there. Else a fault of whoever wrote the attack."""
+        if is_foreign(self.pair.attack) or not recordings.is_own_model:
+            return Outcome(status="errored", why=str(error))
+        return Outcome(status="skipped", why=f"not supported on this model: {error}")
 
     def runs_foreign_code(self) -> bool:
         return super().runs_foreign_code() or _has_foreign_defense(self.setting) or _has_foreign_leak(self.pair)

@@ -106,9 +106,7 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
         chosen = [(choice.name, choice.options) for choice in plan.attacks]
     else:
         chosen = [(entry.name, {}) for entry in entries("attacks") if _is_asked(entry, plan)]
-    held = plan.adversary_data
-    given_out = {"shadow_data": held.shadow, "few_labels": held.known_labels, "paired_aux": held.pairs}
-    pairs, without = [], tuple(word for word, amount in given_out.items() if not amount)
+    pairs, without = [], _set_aside_none(plan)
     for name, given in chosen:
         options = _all_options(name, given)
         threats = adversaries_of(plan, secure_aggregation)
@@ -119,6 +117,19 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
 def _is_asked(entry: Entry, plan: Plan) -> bool:
     """Whether the attack is on a leak that this kind of federation can have; code of others is always asked."""
     return entry.is_plugin or plan.federation.vertical_or_not in load("attacks", entry.name).leak.federations
+
+
+def _set_aside_none(plan: Plan) -> tuple[str, ...]:
+    """The kinds of data that this plan gives to no adversary."""
+    held = plan.adversary_data
+    given_out = {
+        "shadow_data": held.shadow,
+        "aux_data": held.per_class,
+        "unlabelled_aux": held.per_class,
+        "few_labels": held.known_labels,
+        "paired_aux": held.pairs,
+    }
+    return tuple(word for word, amount in given_out.items() if not amount)
 
 
 def _all_options(name: str, given: dict[str, Any]) -> dict[str, Any]:

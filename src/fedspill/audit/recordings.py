@@ -29,7 +29,7 @@ from fedspill.federation.local import accuracy
 from fedspill.files import sha256
 from fedspill.metric import Metric
 from fedspill.plain_text import one_line
-from fedspill.registry import make
+from fedspill.registry import find, make
 from fedspill.trace import MemoryTrace, Trace, Truth
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 from fedspill.truth_table import brought_truth
@@ -49,6 +49,14 @@ class Recordings:
     @property
     def show_data(self) -> bool:
         return self._target.show_data
+
+    @property
+    def is_own_model(self) -> bool:
+        """Whether the model is the user's own, or of a recording that does not say it: none that our tests know."""
+        if self._target.trace is not None and not self._target.explicit_plan:
+            return True
+        model = self._target.plan.model.name
+        return model == "custom" or find("models", model).is_plugin
 
     def record(self, setting: DefenseSetting, seed: int) -> RecordOutcome:
         """Trains with the setting's defense in place, records it, tests the model."""

@@ -30,7 +30,7 @@ from fedspill.audit.fork_server import fork
 from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
 from fedspill.audit.planted_run import Planter
 from fedspill.audit.process_tree import end_tree
-from fedspill.errors import AttackFailed, FedspillError, NotApplicable, Unfit
+from fedspill.errors import AttackCrashed, AttackFailed, FedspillError, NotApplicable, Unfit
 from fedspill.files import dump_json
 from fedspill.guess import Guess
 from fedspill.leak import Leak
@@ -165,7 +165,8 @@ class AttackProcess:
         if not isinstance(error, dict) or not isinstance(error.get("text"), str):
             raise AttackFailed(MALFORMED)
         text = one_line(error["text"])[:_MOST_WORDS]
-        raise NotApplicable(text) if error.get("kind") == "skipped" else AttackFailed(text)
+        kinds = {"skipped": NotApplicable, "crashed": AttackCrashed}
+        raise kinds.get(str(error.get("kind")), AttackFailed)(text)
 
     def warnings(self, attack: str) -> list[str]:
         """What a reader must know of the seal; nothing of ours looks where it should not."""

@@ -13,9 +13,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fedspill.audit.clean_slate import as_if_fresh, place_of
+from fedspill.audit.clean_slate import as_if_fresh
 from fedspill.audit.namespaces import be_unreadable, become_subreaper
 from fedspill.errors import FedspillError
+from fedspill.failing_line import failed_with, place_of
 
 if TYPE_CHECKING:
     from fedspill.audit.jobs import Job
@@ -72,7 +73,7 @@ def _outcome(job: Job, recordings: Recordings) -> dict[str, Any]:
         return {"status": "errored", "why": f"called exit {place_of(error)}"}
     except BaseException as error:
         # Not the message: it may quote what was trained on.
-        return {"status": "errored", "why": f"raised {type(error).__name__} {place_of(error)}"}
+        return {"status": "errored", "why": f"raised {failed_with(error)}"}
     return outcome
 
 

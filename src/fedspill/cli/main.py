@@ -14,11 +14,13 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from fedspill.cli.terminal import Screen
-from fedspill.errors import ExitCode, FedspillError
+from fedspill.errors import ExitCode, FedspillError, OwnCodeFailed
 
 # The commands, in the order of --help, with the one line that it shows; each is a function of the file of its name.
 COMMANDS = {
     "list": "Lists what there is, without importing any of it.",
+    "init": "Asks six questions and writes a commented plan that runs.",
+    "doctor": "Says what an audit of a plan would run, what it could not, and what one more fact would add.",
     "explain": "Says what a thing is, where it comes from, what it needs and which options it takes.",
     "simulate": "Runs the federation of a plan and records what is sent.",
     "attack": "Runs one attack on a recorded trace and scores it.",
@@ -75,6 +77,8 @@ def main() -> None:
     try:
         app()
     except FedspillError as error:
+        if isinstance(error, OwnCodeFailed):
+            Screen().error(error.trace)  # to its owner, who sits here; it goes into no output
         Screen().error(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -84,11 +88,9 @@ def main() -> None:
         # A fault of ours. Not its text, which may quote data; and not Python's own code 1, which means findings.
         if os.environ.get("FEDSPILL_DEBUG"):
             raise
-        from fedspill.audit.clean_slate import place_of
+        from fedspill.failing_line import failed_with
 
-        Screen().error(
-            f"Internal error: {type(error).__name__} {place_of(error)}. Please report it; FEDSPILL_DEBUG=1 shows all."
-        )
+        Screen().error(f"Internal error: {failed_with(error)}. Please report it; FEDSPILL_DEBUG=1 shows all.")
         sys.exit(ExitCode.INCOMPLETE)
 
 

@@ -1,4 +1,4 @@
-"""A table of your own from a CSV file with a header: numbers are scaled, text is one-hot, one column is the label."""
+"""A table of your own as comma-separated text: a label column, perhaps a user column, the rest are inputs."""
 
 from __future__ import annotations
 
@@ -15,69 +15,84 @@ from fedspill.data.tables import encode, read_csv, table_dataset
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused, UsageError
 
-MOST_VALUES = 200  # different texts in one column; more are names or ids, not categories
+MOST_VALUES = 50  # of a column of words; one with more is an id or free text, and must be left out by name
 
 
 @dataclass(frozen=True)
 class CsvTable(DataSource):
-    """Every column but `label` is a feature, unless `leave_out` names it; numbers have mean 0 and deviation 1."""
+    """Numbers get mean 0 and deviation 1, words become one column a value; every row must be complete.
+
+    Who a row belongs to (`user`) is no input; the partition `by-user` gives whole users to clients. Columns in
+    `leave_out`, such as ids and names, are not read.
+    """
 
     name = "csv"
-    title = "A CSV file of your own"
+    title = "Your own table"
     source = "your own file, named by the option path"
+    folder = "."
 
-    path: str = ""
-    label: str = ""
+    path: str = "table.csv"  # below the data folder, below the working folder, or absolute
+    label: str = "label"
+    user: str | None = None
     leave_out: tuple[str, ...] = ()
     test_share: float = 0.2
 
     def read(self, folder: Path) -> Dataset:
-        if not self.path or not self.label:
-            raise UsageError("The data set 'csv' needs the options path and label (the column to be learned).")
-        path = Path(self.path)
-        if not path.is_file():
-            raise self.missing(path.parent, [path.name])
-        with refusing(path, "comma-separated text"):
-            header = next(csv.reader(read_text(path).splitlines()[:1], strict=True), [])
-        if len(set(header)) != len(header):
-            raise InputRefused(f"{path}: two columns have the same name.")
-        for name in (self.label, *self.leave_out):
-            if name not in header:
-                raise InputRefused(f"{path}: there is no column {name!r}; there are {', '.join(header)[:200]}.")
-        cells = read_csv(path, header)
-        kept = [name for name in header if name != self.label and name not in self.leave_out]
-        if not kept or not cells[self.label]:
-            raise InputRefused(f"{path}: expected rows, and at least one column beside the label.")
-        classes, labels = np.unique(np.asarray(cells[self.label], dtype=np.str_), return_inverse=True)
-        parts = split(labels, self.test_share)
-        numbers, categories = {}, {}
-        for name in kept:
-            values = _as_numbers(cells[name])
+        place = next((path for path in (folder / self.path, Path(self.path)) if path.is_file()), None)
+        if place is None:
+            raise self.missing(folder, [self.path])
+        columns = read_csv(place, self._wanted(place))
+        classes, y = np.unique(columns.pop(self.label), return_inverse=True)
+        if len(classes) < 2 or len(classes) > len(y) // 2:
+            raise InputRefused(
+                f"{place}: column {self.label!r} has {len(classes)} values in {len(y)} rows; Fedspill audits "
+                "classification, where labels are a few classes. Regression is not supported."
+            )
+        users = None
+        if self.user is not None:
+            _, users = np.unique(columns.pop(self.user), return_inverse=True)
+        parts = split(y, self.test_share)
+        numbers: dict[str, NDArray[np.float64]] = {}
+        words: dict[str, list[str]] = {}
+        for name, cells in columns.items():
+            values = _numbers(cells)
             if values is not None:
                 numbers[name] = _scaled(values, parts[0])
-            elif len(set(cells[name])) > MOST_VALUES:
-                raise InputRefused(
-                    f"{path}: column {name!r} has more than {MOST_VALUES} different texts.",
-                    remedy="Leave it out with leave_out, or make categories of it.",
+            elif len(set(cells)) > MOST_VALUES:
+                raise UsageError(
+                    f"{place}: column {name!r} is of words and has {len(set(cells))} values.",
+                    remedy=f'An id or a name is no input: leave_out = ["{name}"].',
                 )
             else:
-                categories[name] = cells[name]
-        table = encode(numbers, categories)
-        return table_dataset(self.name, [str(value) for value in classes], table, labels, parts)
+                words[name] = cells
+        table = encode(numbers, words)
+        return table_dataset(self.name, classes.tolist(), table, y, parts, users=users)
+
+    def _wanted(self, place: Path) -> list[str]:
+        """All columns but those left out; the label and the user must be there."""
+        with refusing(place, "comma-separated text"):
+            header = next(csv.reader(read_text(place).splitlines()[:1], strict=True), [])
+        for name in (self.label, self.user, *self.leave_out):
+            if name is not None and name not in header:
+                raise UsageError(f"{place} has no column {name!r}; its columns are {', '.join(header[:20])}.")
+        kept = [name for name in header if name not in self.leave_out]
+        if len(kept) <= 1 + (self.user is not None):
+            raise UsageError(f"{place} has no column left to learn from.")
+        return kept
 
 
-def _as_numbers(cells: list[str]) -> NDArray[np.float64] | None:
-    """The column as finite numbers; None where it is text."""
+def _numbers(cells: list[str]) -> NDArray[np.float64] | None:
+    """The column as finite numbers, or None where it is of words."""
     try:
-        values = np.array([float(cell) for cell in cells])
+        values = np.asarray(cells, dtype=np.float64)
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None
 
 
 def _scaled(values: NDArray[np.float64], of: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Yes-or-no columns stay 0 and 1, since a scaled bit is only harder to read."""
+    """By mean and deviation of the rows `of`. Yes-or-no columns stay 0 and 1: a scaled bit is only harder to read."""
     if np.isin(values, (0, 1)).all():
         return values
-    scaled: NDArray[np.float64] = (values - values[of].mean()) / max(values[of].std(), 1e-6)
+    scaled: NDArray[np.float64] = (values - values[of].mean()) / max(float(values[of].std()), 1e-6)
     return scaled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedspill.dataset import Dataset, DataSource, Examples
-from fedspill.errors import InputRefused, UsageError
+from fedspill.errors import FedspillError, InputRefused, OwnCodeFailed, UsageError
+from fedspill.failing_line import failed_with
 
 EXPECTED = "a fedspill Dataset or a tuple (x_train, y_train, x_test, y_test)"
 
@@ -20,8 +22,8 @@ EXPECTED = "a fedspill Dataset or a tuple (x_train, y_train, x_test, y_test)"
 class CustomData(DataSource):
     """Calls `factory`, "package.module:function", which returns a Dataset or (x_train, y_train, x_test, y_test).
 
-    Inputs (n, ...) are taken as they are, as float32; labels (n,) are whole numbers from 0. Whole numbers (n, length)
-    from 0 up are tokens of a text where the model reads tokens, as one with torch.nn.Embedding does.
+    Inputs (n, ...) are taken as they are: whole numbers (tokens, for a model with torch.nn.Embedding) as int64, all
+    else, bytes and truth values too, as float32. Labels (n,) are whole numbers from 0.
     """
 
     name = "custom"
@@ -31,7 +33,13 @@ class CustomData(DataSource):
     factory: str = ""
 
     def read(self, folder: Path) -> Dataset:
-        made = find_function(self.factory)()
+        function = find_function(self.factory)
+        try:
+            made = function()
+        except FedspillError:
+            raise
+        except Exception as error:
+            raise own_code_failed(self.factory, error) from error
         if isinstance(made, Dataset):
             return made
         if not isinstance(made, tuple | list) or len(made) != 4:
@@ -51,17 +59,26 @@ class CustomData(DataSource):
         inputs, labels = self._tensor(f"x_{part}", x), self._tensor(f"y_{part}", y)
         if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
             got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-            raise InputRefused(f"{self.factory}: y_{part} must be whole numbers of shape (n,), got {got}.")
+            raise InputRefused(
+                f"{self.factory}: y_{part} must be whole numbers of shape (n,), got {got}.",
+                remedy="Fedspill audits classification; regression and sequence targets are not supported.",
+            )
         if inputs.ndim < 2 or inputs.is_complex():
             raise InputRefused(f"{self.factory}: x_{part} must be of shape (n, ...), got {tuple(inputs.shape)}.")
-        whole = inputs.dtype == torch.int64 and inputs.ndim == 2 and (not inputs.numel() or int(inputs.min()) >= 0)
-        return Examples(inputs if whole else inputs.float(), labels.long())
+        tokens = inputs.dtype in (torch.int16, torch.int32, torch.int64)
+        return Examples(inputs.long() if tokens else inputs.float(), labels.long())
 
     def _tensor(self, what: str, value: Any) -> Tensor:
         try:
             return torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError):
             raise InputRefused(f"{self.factory}: {what} must be an array, got a {type(value).__name__}.") from None
+
+
+def own_code_failed(factory: str, error: Exception) -> OwnCodeFailed:
+    """What happened in the user's function: in full for the terminal, by type and line for everything else."""
+    trace = "".join(traceback.format_exception(error))
+    return OwnCodeFailed(f"The factory {factory!r} failed with {failed_with(error)}.", trace=trace)
 
 
 def find_function(factory: str) -> Any:
@@ -74,8 +91,10 @@ def find_function(factory: str) -> Any:
     except ImportError as error:
         raise UsageError(
             f"The module {module_name!r} of factory {factory!r} cannot be imported: {error}.",
-            remedy="Install it, or add its folder to PYTHONPATH.",
+            remedy="Put it beside the plan, install it, or add its folder to PYTHONPATH.",
         ) from None
+    except Exception as error:
+        raise own_code_failed(factory, error) from error
     function = getattr(module, function_name, None)
     if not callable(function):
         problem = "does not exist" if function is None else "is not a function"

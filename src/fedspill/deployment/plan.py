@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -229,7 +230,14 @@ def read_plan(path: Path | None) -> Plan:
         raise UsageError(f"Plan {path} is nested too deeply.") from None
     except ValueError as error:  # a number with more digits than Python converts
         raise UsageError(f"Plan {path} is not TOML: {str(error)[:200]}.") from None
+    make_importable(path.resolve().parent)
     return check_plan(content, str(path), text)
+
+
+def make_importable(folder: Path) -> None:
+    """Modules beside a plan are found, after all that is installed: a file there can hide no other module."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 # A plan is written by hand. What is far larger would keep the parser, or the search for what was meant, busy for long.

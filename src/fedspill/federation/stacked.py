@@ -102,7 +102,7 @@ def _steps(clients: Sequence[Examples], batches: Sequence[Sequence[Tensor]]) -> 
         y = torch.stack([examples.y[index] for examples, index in zip(clients, indices, strict=True)])
         weight = [(torch.arange(b) < size[:, None]) / size[:, None] for b, size in zip(longest, sizes.T, strict=True)]
         for inputs, labels, w in zip(torch.split(x, longest, 1), torch.split(y, longest, 1), weight, strict=True):
-            yield inputs, labels, w.to(x if x.is_floating_point() else x.device)
+            yield inputs, labels, w.to(x.device)  # in float32, also beside inputs of whole numbers
 
 
 def _padded(step: Tensor, length: int) -> Tensor:
@@ -118,4 +118,4 @@ def _loss(logits: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         )
     else:
         losses = nn.functional.cross_entropy(logits, labels, reduction="none")
-    return losses @ weight.flatten()
+    return losses @ weight.flatten().to(losses.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,7 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from fedspill.errors import UsageError
+from fedspill.errors import OwnCodeFailed, UsageError
+from fedspill.failing_line import failed_with
 from fedspill.model_spec import ModelSpec
 from fedspill.models.forward_once import forward_once
 
@@ -38,7 +40,7 @@ class CustomModel(ModelSpec):
         try:
             network = function(*arguments)
         except Exception as error:
-            raise UsageError(f"The factory {self.factory!r} failed: {type(error).__name__}: {error}.") from error
+            raise _failed(f"The factory {self.factory!r} failed", error) from error
         if not isinstance(network, nn.Module):
             raise UsageError(
                 f"The factory {self.factory!r} must return a torch.nn.Module, but returned {type(network).__name__}."
@@ -62,9 +64,7 @@ class CustomModel(ModelSpec):
         if error is not None and _fault(network, zeros.long()) is None:
             zeros, error = zeros.long(), None
         if error is not None:
-            raise UsageError(
-                f"The network of {self.factory!r} fails on inputs of shape {shape}: {type(error).__name__}: {error}."
-            ) from error
+            raise _failed(f"The network of {self.factory!r} fails on inputs of shape {shape}", error) from error
         output = forward_once(network, zeros)
         if predicts_next(output, zeros):
             return
@@ -89,12 +89,10 @@ class CustomModel(ModelSpec):
             missing = error.name or module_name
             raise UsageError(
                 f"The factory {self.factory!r} cannot be imported: there is no module {missing!r}.",
-                remedy="Install the package that holds it, or add its folder to PYTHONPATH.",
+                remedy="Put it beside the plan, install the package that holds it, or add its folder to PYTHONPATH.",
             ) from error
         except Exception as error:
-            raise UsageError(
-                f"Importing the module of the factory {self.factory!r} failed: {type(error).__name__}: {error}."
-            ) from error
+            raise _failed(f"Importing the module of the factory {self.factory!r} failed", error) from error
         for part in path.split("."):
             try:
                 found = getattr(found, part)
@@ -118,6 +116,11 @@ def _fault(network: nn.Module, x: Tensor) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def _failed(what: str, error: Exception) -> OwnCodeFailed:
+    """In full for the terminal, by type and line for everything else."""
+    return OwnCodeFailed(f"{what}: {failed_with(error)}.", trace="".join(traceback.format_exception(error)))
 
 
 def _arguments(

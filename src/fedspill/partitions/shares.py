@@ -45,6 +45,7 @@ def share_out(
     """
     if auxiliary < 0 or shadow < 0:
         raise UsageError(f"Expected counts of auxiliary and shadow examples, got {auxiliary} and {shadow}.")
+    dataset = partition.prepare(dataset)
     train, everything = dataset.train, torch.arange(len(dataset.train))
     wanted = torch.full((len(dataset.classes),), auxiliary)
     remedy = "Ask for fewer auxiliary examples per class, or load more data."

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedspill.errors import NotApplicable
+from fedspill.errors import NotAChain, NotApplicable
+from fedspill.models.module_chain import module_chain
 
 _WITHOUT_EFFECT = (nn.Flatten, nn.Dropout, nn.Identity)  # on what a planted neuron reads
 
@@ -68,8 +69,12 @@ def read_dense_network(model: nn.Module) -> DenseNetwork:
     """The layers of a model that is a plain chain of linear layers; other models raise NotApplicable."""
     layers: list[str] = []
     activations: set[HiddenActivation] = set()
-    for name, module in model.named_modules():
-        if next(module.children(), None) is not None or isinstance(module, _WITHOUT_EFFECT):
+    try:
+        chain = module_chain(model)
+    except NotAChain as error:
+        raise NotApplicable(f"A neuron is planted in a chain of layers: {error.problem}.") from None
+    for name, module in chain:
+        if isinstance(module, _WITHOUT_EFFECT):
             continue
         if isinstance(module, nn.Linear) and module.bias is not None:
             layers.append(name)

@@ -58,6 +58,8 @@ def linear_input(chain: list[tuple[str, nn.Module]], gradients: Mapping[str, Ten
     assert isinstance(top, nn.Linear)
     if top.bias is None:
         raise CannotRecover("the first linear layer has no bias, whose gradient would give its input")
+    if f"{name}.weight" not in gradients or f"{name}.bias" not in gradients:
+        raise CannotRecover(f"the first linear layer, {name!r}, is frozen: no gradient of it was sent")
     weight, bias = gradients[f"{name}.weight"].double(), gradients[f"{name}.bias"].double()
     if not float(bias.norm()) > 0:
         raise CannotRecover(f"the bias gradient of {name!r} is zero")

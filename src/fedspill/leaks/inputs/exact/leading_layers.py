@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fedspill.errors import NotAChain
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import MapBetweenLayers, map_between_layers
+from fedspill.models.module_chain import module_chain as chain_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,7 @@ class LayerPair:
 
 
 def leading_pair(model: nn.Module) -> LayerPair:
-    """The pair of a network that is a chain of modules; raises CannotRecover where it has none."""
+    """The pair of a network that starts as a chain of modules; raises CannotRecover where it has none."""
     chain = module_chain(model)
     linear = [index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
     if len(linear) < 2:
@@ -47,21 +49,11 @@ def leading_pair(model: nn.Module) -> LayerPair:
 
 
 def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The leaf modules of nested nn.Sequential in the order they run, by name; CannotRecover for other networks."""
-    if not isinstance(model, nn.Sequential):
-        raise CannotRecover(
-            f"{type(model).__name__} is not a chain of modules (nn.Sequential), so what runs after what is not known"
-        )
-    found: list[tuple[str, nn.Module]] = []
-    for name, module in model.named_children():
-        if isinstance(module, nn.Sequential):
-            found += [(f"{name}.{under}", leaf) for under, leaf in module_chain(module)]
-        else:
-            found.append((name, module))
-    seen = [id(module) for _, module in found if list(module.parameters(recurse=False))]
-    if len(set(seen)) < len(seen):
-        raise CannotRecover("a layer is used more than once")
-    return found
+    """The parts of the network in the order they run, by name; CannotRecover where that cannot be told."""
+    try:
+        return chain_of(model)
+    except NotAChain as error:
+        raise CannotRecover(error.problem) from None
 
 
 def _linear(name: str, module: nn.Module) -> LinearLayer:

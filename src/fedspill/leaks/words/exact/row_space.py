@@ -63,7 +63,8 @@ def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
 def as_sent(gradient: Tensor) -> Tensor:
     """(rows, width) the rows of a gradient with the lengths that they have, in units of the largest one's rounding."""
     rows = gradient.double()
-    return rows / (_ROUNDING * rows.norm(dim=1).max()).clamp_min(1e-300)
+    scaled: Tensor = rows / (_ROUNDING * rows.norm(dim=1).max()).clamp_min(1e-300)
+    return scaled
 
 
 def row_spaces(rows: Tensor) -> list[RowSpace]:

@@ -1,0 +1,94 @@
+"""A plan before its audit: does one round run, which attacks would, which could not, what would one more fact add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedspill.audit.matrix import Pair, pairs_of
+from fedspill.audit.why_not import lacking
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import Plan, check_plan
+from fedspill.errors import FedspillError
+from fedspill.registry import find
+from fedspill.trace import MemoryTrace
+
+# What a plan can say besides, in the words of a plan.
+FACTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("[adversary_data] shadow = 500", {"adversary_data": {"shadow": 500}}),
+    ("[adversary_data] per_class = 10", {"adversary_data": {"per_class": 10}}),
+)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What `fedspill doctor` says."""
+
+    description: str
+    tried: tuple[str, ...]  # what was tried, and what came of it
+    runs: list[list[str]]  # leak, attacks, adversaries
+    reasons: list[tuple[str, list[str]]]  # why not, and which
+    more: list[tuple[str, list[str]]]  # one more fact, and which would run then
+
+
+def examine(plan: Plan, data_dir: Path | None = None) -> Examination:
+    """Loads everything and trains one round; errors of the user's own code are raised as they are."""
+    deployment = Deployment.of(plan, data_dir)
+    pairs = pairs_of(plan)
+    runs: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    reasons: dict[str, dict[str, None]] = {}
+    for pair in pairs:
+        if pair.lacks():
+            not_run = lacking(pair)
+            who = f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short
+            reasons.setdefault(who, {})[pair.attack] = None
+        else:
+            attacks, adversaries = runs.setdefault(pair.facts.leak, ({}, {}))
+            attacks[pair.attack] = None
+            adversaries[pair.adversary] = None
+    return Examination(
+        deployment.describe(),
+        tuple(_tried(deployment)),
+        [[find("leaks", leak).title, ", ".join(a), ", ".join(by)] for leak, (a, by) in sorted(runs.items())],
+        [(reason, list(attacks)) for reason, attacks in reasons.items()],
+        _more(plan, pairs),
+    )
+
+
+def _tried(deployment: Deployment) -> list[str]:
+    """One round, and what attacks look for first."""
+    heard = MemoryTrace(deployment.protocol())
+    federation = deployment.federation(heard)
+    try:
+        federation.round(0)
+    finally:
+        federation.close()
+    said = ["One round was trained: it runs."]
+    classes = len(deployment.dataset.classes)
+    if not deployment.is_vertical and heard.protocol.get("head_weight") is None:
+        said.append("No last linear layer was found: attacks that read labels in it will be skipped.")
+    if deployment.dataset.train.x.dtype.is_floating_point is False:
+        said.append("Inputs are whole numbers (tokens): attacks that rebuild inputs by descent will be skipped.")
+    smallest = min(len(own) for own in deployment.shares.clients)
+    said.append(f"{len(deployment.shares.clients)} clients, the smallest with {smallest} samples; {classes} classes.")
+    return said
+
+
+def _more(plan: Plan, pairs: list[Pair]) -> list[tuple[str, list[str]]]:
+    """Which attacks each fact would add."""
+    now = {pair.id for pair in pairs if not pair.lacks()}
+    found = []
+    for words, change in FACTS:
+        values = plan.model_dump(mode="json", exclude_unset=True)
+        for part, options in change.items():
+            values[part] = {**values.get(part, {}), **options}
+        try:
+            then = [pair for pair in pairs_of(check_plan(values, words)) if not pair.lacks()]
+        except FedspillError:
+            continue
+        added = sorted({pair.attack for pair in then if pair.id not in now})
+        if added:
+            found.append((words, added))
+    return found

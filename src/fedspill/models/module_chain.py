@@ -1,0 +1,140 @@
+"""The parts of a network in the order they run, whatever its class: its graph, cut wherever one tensor carries all.
+
+A chain of modules is its modules. Of any other network, torch.fx traces what happens to the input; where one tensor
+alone leads from what is done before to what is done after, the graph can be cut. What lies between two cuts is one
+part: a module of the network by its own name, a function as the module that does the same, or a block of several
+(a residual connection, an attention) as one module.
+"""
+
+from __future__ import annotations
+
+import operator
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from fedspill.errors import NotAChain
+
+F = nn.functional
+_TORCH = Path(torch.__file__).parent
+# Functions and methods that a module stands for exactly; options beside the input make them a block.
+_SAME: dict[Any, type[nn.Module]] = {
+    F.relu: nn.ReLU, torch.relu: nn.ReLU, "relu": nn.ReLU, "relu_": nn.ReLU,
+    F.sigmoid: nn.Sigmoid, torch.sigmoid: nn.Sigmoid, "sigmoid": nn.Sigmoid,
+    F.tanh: nn.Tanh, torch.tanh: nn.Tanh, "tanh": nn.Tanh,
+    F.elu: nn.ELU, F.gelu: nn.GELU, F.silu: nn.SiLU, F.softplus: nn.Softplus,
+    F.leaky_relu: nn.LeakyReLU,
+}  # fmt: skip
+_RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape", "size", "shape", getattr, operator.getitem)
+
+
+def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The parts by name, in the order they run; raises NotAChain with the line that stopped the tracing.
+
+    A network whose layer is used twice is none: what was observed of that layer is of two places at once.
+    """
+    found = _nested(model) if isinstance(model, nn.Sequential) else _traced(model)
+    seen = [id(parameter) for _, module in found for parameter in module.parameters()]
+    if len(set(seen)) < len(seen):
+        raise NotAChain("a layer is used more than once")
+    return found
+
+
+def _nested(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
+    """The leaves of nested nn.Sequential."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, module in model.named_children():
+        if isinstance(module, nn.Sequential):
+            found += [(f"{name}.{under}", leaf) for under, leaf in _nested(module)]
+        else:
+            found.append((name, module))
+    return found
+
+
+def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    try:
+        graph = fx.Tracer().trace(model)
+    except Exception as error:  # whatever the user's forward does to a stand-in for its input
+        raise NotAChain(
+            f"{type(model).__name__} cannot be traced: {type(error).__name__} at {_own_line(error)}"
+        ) from None
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
+    if len(inputs) != 1:
+        raise NotAChain(f"{type(model).__name__} takes {len(inputs)} inputs, and one is expected")
+    used: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            used[str(node.target)] = used.get(str(node.target), 0) + 1
+    if any(many > 1 and _has_parameters(model, name) for name, many in used.items()):
+        raise NotAChain("a layer is used more than once")
+    return [_part(model, number, *cut) for number, cut in enumerate(_cuts(graph, inputs[0]))]
+
+
+def _own_line(error: BaseException) -> str:
+    """The last line of the user's own code before torch took over."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _TORCH not in Path(frame.filename).parents and frame.filename != __file__]
+    last = own[-1] if own else frames[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def _cuts(graph: fx.Graph, entry: fx.Node) -> list[tuple[fx.Node, list[fx.Node]]]:
+    """(what comes in, the nodes that make what goes out), from the input to the output."""
+    work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    place = {node: number for number, node in enumerate(work)}
+    after = len(work)
+    last_use = {node: max((place.get(user, after) for user in node.users), default=-1) for node in [entry, *work]}
+    parts, incoming, started = [], entry, 0
+    open_until = last_use[entry]
+    for number, node in enumerate(work):
+        if open_until <= number:  # nothing made before is needed after it
+            parts.append((incoming, work[started : number + 1]))
+            incoming, started, open_until = node, number + 1, last_use[node]
+        else:
+            open_until = max(open_until, last_use[node])
+    return parts
+
+
+def _part(model: nn.Module, number: int, incoming: fx.Node, nodes: Sequence[fx.Node]) -> tuple[str, nn.Module]:
+    first = nodes[0]
+    if len(nodes) == 1 and first.op == "call_module":
+        return str(first.target), model.get_submodule(str(first.target))
+    if all(_is_reshape(node) for node in nodes):
+        return f"flatten{number}", nn.Flatten()
+    if len(nodes) == 1 and first.target in _SAME and not _has_options(first):
+        return f"function{number}", _SAME[first.target]()
+    graph = fx.Graph()
+    held: dict[fx.Node, fx.Node] = {incoming: graph.placeholder("x")}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in held and source.op == "get_attr":
+                held[source] = graph.node_copy(source)
+        held[node] = graph.node_copy(node, lambda source: held[source])
+    graph.output(held[nodes[-1]])
+    return f"block{number}", fx.GraphModule(model, graph)
+
+
+def _is_reshape(node: fx.Node) -> bool:
+    """Whether it only lays samples out flat: a view to (samples, -1) or a flatten from the second axis on."""
+    if node.op == "call_module" or node.target not in _RESHAPES:
+        return False
+    if node.target in (torch.flatten, "flatten"):
+        return (*node.args[1:], *node.kwargs.values())[:1] == (1,)
+    if node.target in ("view", "reshape", torch.reshape):
+        return len(node.args) in (2, 3) and -1 in (node.args[-1] if isinstance(node.args[-1], tuple) else node.args)
+    return True
+
+
+def _has_options(node: fx.Node) -> bool:
+    return len(node.args) > 1 or any(name != "inplace" for name in node.kwargs)
+
+
+def _has_parameters(model: nn.Module, name: str) -> bool:
+    try:
+        return next(model.get_submodule(name).parameters(), None) is not None
+    except AttributeError:
+        return True  # a parameter by itself

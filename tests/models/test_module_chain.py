@@ -1,0 +1,112 @@
+"""Networks of any class as a chain of parts: the parts in a row do what the network does."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.attack_run import run_attack
+from fedspill.dataset import Examples
+from fedspill.errors import NotAChain
+from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.models.module_chain import module_chain
+from fedspill.planting.dense_network import read_dense_network
+from fedspill.registry import make
+from fedspill.threat import adversary
+from fedspill.trace import MemoryTrace
+from fedspill.training import LocalTraining
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(12, 20), nn.Linear(20, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu(self.one(x.view(x.size(0), -1)))
+        return cast(Tensor, self.head(torch.relu(self.two(x))))
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Linear(12, 16), nn.LayerNorm(16)
+        self.inner, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.norm(self.stem(x.flatten(1))))
+        return cast(Tensor, self.head(x + torch.tanh(self.inner(x)) * 0.5))
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(12, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.one(torch.relu(self.one(x)))))
+
+
+class Deciding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:  # a line that cannot be traced
+            x = x * 2
+        return cast(Tensor, self.head(x))
+
+
+@pytest.mark.parametrize("network", [Functional, Residual])
+def test_the_parts_in_a_row_do_what_the_network_does(network: type[nn.Module]) -> None:
+    model = network()
+    x = torch.randn(5, 12)
+    assert torch.allclose(nn.Sequential(*(module for _, module in module_chain(model)))(x), model(x))
+
+
+def test_what_cannot_be_cut_is_one_part() -> None:
+    parts = [(name, type(module).__name__) for name, module in module_chain(Residual())]
+    assert [kind for _, kind in parts] == ["Flatten", "Linear", "LayerNorm", "Tanh", "GraphModule", "Linear"]
+    assert [name for name, kind in parts if kind == "Linear"] == ["stem", "head"]
+
+
+def test_a_layer_that_is_used_twice_makes_no_chain() -> None:
+    with pytest.raises(NotAChain, match="used more than once"):
+        module_chain(Twice())
+
+
+def test_the_line_that_stops_the_tracing_is_named() -> None:
+    line = Deciding.forward.__code__.co_firstlineno + 1
+    with pytest.raises(NotAChain, match=rf"test_module_chain\.py:{line}$"):
+        module_chain(Deciding())
+
+
+def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own() -> None:
+    rng = torch.Generator().manual_seed(3)
+    clients = [Examples(torch.rand(3, 12, generator=rng), torch.tensor([0, 1, 3])) for _ in range(2)]
+    training = LocalTraining(algorithm="fedsgd", batch_size=3)
+    protocol = {"classes": 4, "head_weight": "head.weight", "head_bias": "head.bias", "algorithm": "fedsgd"}
+    trace = MemoryTrace({**protocol, "batch_size": 3, "local_lr": 0.05, "local_epochs": 1, "optimizer": "sgd"})
+    torch.manual_seed(0)
+    Horizontal(Functional(), clients, Settings(rounds=1, training=training), 1, 4, trace).run()
+    known = {"architecture": Functional, "unlabelled_aux": torch.rand(8, 12), "aux_data": clients[0]}
+    outcome = run_attack(
+        make("attacks", "inputs"),
+        trace,
+        adversary("curious-server"),
+        knowledge=known,
+        seed=1,
+        truth=trace.truth().beside(clients),
+    )
+    assert outcome.reading is not None
+    assert outcome.reading.summary.startswith("3 inputs")
+    assert outcome.reading.expects == 1.0  # every one with a certificate
+    assert outcome.scores["inputs-recovered"].value == 1.0
+
+
+def test_a_neuron_can_be_planted_in_a_network_with_a_forward_of_its_own() -> None:
+    assert read_dense_network(Functional()).layers == ("one", "two", "head")
