@@ -10,8 +10,8 @@ model of the same federation gives away by itself, read the same way: a plant th
 
     python benchmarks/arms.py --benign [--seeds 10] [--rounds 100]
 
-False alarms over benign rounds, with clients that come back after several, a cohort that changes half-way and a learning
-rate that drops, for several networks.
+False alarms over benign rounds, with clients that come back after several, a cohort that changes half-way and a
+learning rate that drops, for several networks.
 """
 
 from __future__ import annotations
