@@ -16,9 +16,10 @@ from fedspill.dataset import Examples
 from fedspill.defense import ClientContext
 from fedspill.defenses.badacc import BadAcc
 from fedspill.defenses.badauc import BadAuc
-from fedspill.defenses.gradient_gate import GradientGate, contributors
+from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard, recalled
 from fedspill.defenses.model_checks.change_statistics import read_change
+from fedspill.defenses.model_checks.isolating_units import contributors
 from fedspill.defenses.model_checks.layer_change import layer_change
 from fedspill.defenses.model_checks.own_data_trial import roc_area
 from fedspill.defenses.model_checks.thresholds import (
@@ -224,13 +225,13 @@ def test_a_small_odd_step_in_a_quiet_round_is_no_alarm() -> None:
     rng = torch.Generator().manual_seed(5)
     before = {"a.weight": torch.randn(64, 20, generator=rng)}
     even = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
-    usual = read_change(before, even, 1, None).layers
+    usual = read_change(before, even, None).layers
     quiet = {name: tensor + 0.001 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
     quiet["a.weight"][3] += 0.05
-    assert read_change(before, quiet, 1, None).values[0] > 3
-    assert read_change(before, quiet, 1, usual).values[0] < 0.5
+    assert read_change(before, quiet, None).values[0] > 3
+    assert read_change(before, quiet, usual).values[0] < 0.5
     quiet["a.weight"][3] += 5
-    assert read_change(before, quiet, 1, usual).values[0] > 3
+    assert read_change(before, quiet, usual).values[0] > 3
 
 
 def test_a_history_is_that_of_its_rounds_and_forgets_slowly() -> None:
@@ -286,15 +287,15 @@ def test_one_neuron_that_moved_oddly_stands_out_whatever_the_rest_does() -> None
     rng = torch.Generator().manual_seed(3)
     before = {"a.weight": torch.randn(64, 20, generator=rng), "a.bias": torch.randn(64, generator=rng)}
     even = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
-    usual = read_change(before, even, 1, None)
+    usual = read_change(before, even, None)
     for part in before:  # in the weights or in the bias alone
         odd = {name: tensor.clone() for name, tensor in even.items()}
         odd[part][5] += 3
-        assert read_change(before, odd, 1, None).values[0] > usual.values[0] + 1.5
+        assert read_change(before, odd, None).values[0] > usual.values[0] + 1.5
     dead = {name: tensor.clone() for name, tensor in even.items()}
     for name in dead:
         dead[name][10:50] = before[name][10:50]  # most of the layer stands still
-    assert abs(read_change(before, dead, 1, None).values[0] - usual.values[0]) < 1
+    assert abs(read_change(before, dead, None).values[0] - usual.values[0]) < 1
 
 
 def test_a_neuron_that_stands_out_by_its_weights_is_seen_however_slowly_it_got_there() -> None:
@@ -302,7 +303,7 @@ def test_a_neuron_that_stands_out_by_its_weights_is_seen_however_slowly_it_got_t
     rng = torch.Generator().manual_seed(8)
     state = {"a.weight": torch.randn(64, 20, generator=rng), "a.bias": torch.zeros(64)}
     memory: dict[str, Tensor] = {}
-    previous, actions, marks = message(0, state), [], read_change(state, state, 1, None).stand
+    previous, actions, marks = message(0, state), [], read_change(state, state, None).stand
     for number in range(1, 200):
         state = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in state.items()}
         state["a.weight"][5] *= 1.05

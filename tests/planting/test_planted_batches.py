@@ -31,7 +31,7 @@ from fedspill.training import Tensors, gradient
 
 DIGITS = Digits().load()
 KNOWN = DIGITS.test.x  # what the server has; clients have the training split
-PLANTS = ("planted-inputs", "robbing-the-fed", "trap-weights", "class-fishing")
+PLANTS = ("planted-inputs", "robbing-the-fed", "trap-weights", "class-fishing", "loki")
 
 
 def batch_of(samples: int, seed: int) -> Examples:
@@ -252,3 +252,20 @@ def test_a_network_that_cannot_be_planted_in_is_skipped_before_any_round(name: s
     plan = check_plan({**PLANT_CONTROL, "model": {"name": "mlp", "widths": [8], "activation": "tanh"}}, "test")
     with pytest.raises(NotApplicable, match="planted in"):
         run_planted(make("attacks", name), MALICIOUS_SERVER_UPDATES, Deployment.of(plan))
+
+
+@pytest.mark.parametrize(("name", "least"), [("planted-inputs", 0.95), ("loki", 0.5)])
+def test_convolutions_of_their_own_tell_clients_apart_in_a_sum(name: str, least: float) -> None:
+    many = {
+        "model": {"name": "cnn-flat", "first": 4, "second": 12, "dense": 96},
+        "federation": {"clients": 6, "rounds": 2, "secure_aggregation": True},
+        "training": {"algorithm": "fedsgd", "lr": 0.05, "batch_size": 24},
+    }
+    trace, guess = ran(name, MALICIOUS_SERVER, **many)
+    clients = Deployment.of(check_plan({"seed": 3, **PLANT_CONTROL, **many}, "test")).shares.clients
+    for number, found in enumerate(guess.samples):
+        places = trace.truth().get(guess.of[number], "used_samples").tolist()
+        real = torch.stack([clients[owner].x[sample] for owner, sample in places])
+        assert right(found, real) >= least * 6 * 24, "144 samples in 96 rows: more than bins without channels can hold"
+        if name == "planted-inputs":
+            assert right(found, real) == len(found)

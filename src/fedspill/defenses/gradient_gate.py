@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fedspill.defense import Check, Defense, SentMessages
+from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
 from fedspill.training import LocalTraining, Tensors
@@ -24,36 +25,35 @@ class GradientGate(Defense):
     A planted neuron fires for its target alone: its gradient has one contributor, and is stopped whatever the weights
     look like. In steps of fewer than 4 times `fewest` samples a quarter of the step is asked for instead; a step of
     fewer than 8 samples cannot be gated.
+
+    With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
+    differences. Samples count alike there, however wrong the model is about them.
     """
 
     name: ClassVar[str] = "gradient-gate"
     title: ClassVar[str] = "Learn nothing that few samples decide"
     paper: ClassVar[str] = "fedspill, after 004"
-    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0},)
+    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0}, {"fewest": 5.0, "pairs": True})
 
     fewest: float = 5.0
+    pairs: bool = False
 
     def __post_init__(self) -> None:
         if not self.fewest > 1:
             raise UsageError(f"fewest is a number of samples above 1, got {self.fewest}.")
 
     def local(self, training: LocalTraining) -> LocalTraining:
-        return guarded(training, _Gate(self.fewest))
+        return guarded(training, _Gate(self.fewest, self.pairs))
 
     def verify(self, sent: SentMessages) -> Check:
         return Check(self.name, None, "a gate inside local training leaves no mark on a message")
-
-
-def contributors(gradient: Tensor) -> Tensor:
-    """(units,) how many samples effectively make up each unit's gradient (samples, units): (sum |g|)^2 / sum g^2."""
-    total = gradient.abs().double().sum(0)
-    return total**2 / gradient.double().square().sum(0).clamp(min=1e-300)
 
 
 @final
 @dataclass(frozen=True)
 class _Gate(StepRule):
     fewest: float
+    pairs: bool
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         hidden = [module for module in model.modules() if isinstance(module, nn.Linear)][:-1]
@@ -74,4 +74,8 @@ class _Gate(StepRule):
 
     def _stop(self, gradient: Tensor) -> Tensor:
         needed = min(self.fewest, len(gradient) / 4)
-        return gradient * (contributors(gradient) >= needed)
+        open_ = contributors(gradient) >= needed
+        if self.pairs and len(gradient) >= 8:
+            even = gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1e-30)
+            open_ &= fewest_in_pairs(even) >= needed
+        return gradient * open_

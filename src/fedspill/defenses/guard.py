@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
@@ -19,11 +18,21 @@ from fedspill.defenses.model_checks.change_statistics import (
     layers_of,
     read_change,
 )
+from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.defenses.model_checks.suspected_plant import (
+    likeness_words,
+    looks_of,
+    plant_words,
+    readable_by,
+)
 from fedspill.defenses.model_checks.thresholds import History, bounds, ordinary
 from fedspill.errors import UsageError
 from fedspill.messages import Message
+from fedspill.training import Tensors
 
 _RISING, _FALLING = 0.05, 0.2  # how much of a larger or smaller step the usual step takes over
+_FIRST = "first."  # what is remembered of the first accepted model
+_READABLE = "readable"  # the share of this client's samples that it gives away
 _SLOWER = -2.3  # a smaller step, in logs, counts as that
 
 
@@ -34,8 +43,12 @@ class Guard(Defense):
 
     Thresholds come from the client's own benign rounds, so that a benign round is taken for an attack with the chance
     `false_alarms`. On alarm the client trains on the last accepted model ("repair": what it sends then tells nothing of
-    the planted one) or not at all ("refuse"). The first model has nothing to be compared with and is accepted, unless
-    its activations only serve an attack. A person who knows why a model jumped names its round in `accept`.
+    the planted one) or not at all ("refuse"). A person who knows why a model jumped names its round in `accept`.
+
+    What moved slowly is found by what it is: every model, the first one too, is tried on a few of the client's own
+    samples, whether neurons single them out, and its rows are compared with each other and with the first accepted
+    model's. A first model has nothing to be repaired with, so a bad one is refused. How many rounds a server says have
+    passed excuses nothing.
     """
 
     name: ClassVar[str] = "guard"
@@ -46,6 +59,7 @@ class Guard(Defense):
     false_alarms: float = 0.01  # chance per benign round
     on_alarm: Literal["repair", "refuse"] = "repair"
     accept: tuple[int, ...] = ()  # rounds whose model is accepted without a question
+    examine: bool = True  # look for plants in the model itself, not only in how it moved
 
     def __post_init__(self) -> None:
         if not 0 < self.false_alarms < 1:
@@ -56,13 +70,19 @@ class Guard(Defense):
         bad = _serves_an_attack(client) if kept is None else ""  # the client's own code: looked at until a round counts
         if bad:
             return Verdict("refuse", bad)
-        if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
-            return ACCEPT if kept is None else Verdict("accept", memory={})
-        fault = _differs(message, previous)
+        fault = "" if previous is None else _differs(message, previous)
         if fault:
             return Verdict("refuse", fault)
+        if not _is_sound(message):
+            return Verdict("refuse", "it has NaN, infinite or too large values")
+        first = {} if previous is None else _first_seen(client.memory)
+        seen, plant = self._examined(message, client, first)
+        if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
+            return Verdict("refuse", _with_remedy(plant, message)) if plant else Verdict("accept", memory=_begun(seen))
+        if plant:
+            return self._alarm(message, previous, plant)
         history, usual = (History.empty(), None) if kept is None else recalled(kept)
-        reading = read_change(previous.tensors, message.tensors, message.round - previous.round, usual)
+        reading = read_change(previous.tensors, message.tensors, usual)
         if reading.unsound:
             return Verdict("refuse", f"{reading.unsound} has NaN, infinite or too large values")
         strange = "" if ordinary(reading.values) else _strange(reading.values, bounds(history, self.false_alarms))
@@ -70,14 +90,44 @@ class Guard(Defense):
             return self._alarm(message, previous, strange)
         if not reading.moved:
             return ACCEPT  # the same model once more: nothing to learn from
-        first = reading.stand if strange else reading.layers.first  # a person vouches for a new start
-        return Verdict("accept", memory={"guard": _written(history.after(reading.values), reading, usual, first)})
+        top = reading.stand if strange else reading.layers.first  # a person vouches for a new start
+        memory = _begun(seen if strange or not first else first)
+        memory["guard"] = _written(history.after(reading.values), reading, usual, top)
+        return Verdict("accept", memory=memory)
+
+    def _examined(self, message: Message, client: ClientContext, first: Mapping[str, Tensor]) -> tuple[Tensors, str]:
+        """What to remember of a first model, and which plant this one looks like, whatever brought it there."""
+        if not self.examine:
+            return {}, ""
+        sketches = sketch_rows(message.tensors)
+        looks = looks_of(message.tensors, client)
+        readable = float(first[_READABLE]) if _READABLE in first else 1.0  # of a first model nothing can be asked
+        words = likeness_words(look_at_rows(sketches, first)) or plant_words(looks, readable)
+        seen = {**sketches, _READABLE: torch.tensor([readable_by(looks)])} if looks else sketches
+        return seen, "" if message.round in self.accept else words
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
-        why = f"{why}. To accept the model of this round, add {message.round} to the guard's `accept`"
+        why = _with_remedy(why, message)
         if self.on_alarm == "refuse":
             return Verdict("refuse", why)
         return Verdict("repair", why, replace(previous, receiver=message.receiver))
+
+
+def _with_remedy(why: str, message: Message) -> str:
+    return f"{why}. To accept the model of this round, add {message.round} to the guard's `accept`"
+
+
+def _begun(seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is kept of the first accepted model."""
+    return {f"{_FIRST}{name}": tensor for name, tensor in seen.items()}
+
+
+def _first_seen(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(_FIRST): seen for name, seen in memory.items() if name.startswith(_FIRST)}
+
+
+def _is_sound(message: Message) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in message.tensors.values() if tensor.is_floating_point())
 
 
 def _serves_an_attack(client: ClientContext) -> str:
@@ -115,8 +165,7 @@ def _written(history: History, reading: ChangeStatistics, usual: UsualLayers | N
     and a layer that hardly moved for once may move again.
     """
     now = reading.layers
-    together = 0.5 * math.log(reading.rounds)  # rounds together move less than their sum
-    steps = [step + together for step in now.steps]
+    steps = list(now.steps)
     if usual is not None:
         steps = [_followed(u, step) for step, u in zip(steps, usual.steps, strict=True)]
     kept = [*history.rounds, *history.mean, *history.squares, *steps, *now.tops, *first]

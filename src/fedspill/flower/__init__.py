@@ -2,6 +2,7 @@
 
     strategy = record(strategy, "digits.trace", lr=0.1, batch_size=16)      # in the ServerApp
     app = ClientApp(mods=[mod(defense)])                                    # in the ClientApp
+    app = ClientApp(mods=[SameModel(FolderBoard("/shared/digests"))])       # clients compare what they were handed
 
 Only this folder imports flwr; the rest of Fedspill works without it.
 """
@@ -13,6 +14,7 @@ except ImportError as error:
 
 from fedspill.flower.mods import mod
 from fedspill.flower.record import record
+from fedspill.flower.same_model import FolderBoard, SameModel
 from fedspill.flower.truth_mod import truth_mod
 
-__all__ = ["mod", "record", "truth_mod"]
+__all__ = ["FolderBoard", "SameModel", "mod", "record", "truth_mod"]

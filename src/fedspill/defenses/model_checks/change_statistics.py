@@ -12,7 +12,6 @@ from torch import Tensor
 from fedspill.defenses.model_checks.layer_change import FloatArray, layer_change
 
 NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest neuron", "a neuron's weights")
-LONGEST = 32  # rounds that may have passed: a server can say any number
 STILL = 1e-12  # a step below which a layer did not move
 _FEWEST = 8  # neurons of a layer among which one can stand out
 _NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
@@ -35,9 +34,8 @@ class ChangeStatistics(NamedTuple):
     """The five statistics, larger is stranger, NaN where nothing can be said; and what the layers are like."""
 
     values: Sequence[float]
-    layers: UsualLayers  # the steps are those per round
+    layers: UsualLayers
     stand: Sequence[float]  # how far each layer's largest neuron stands out in this model
-    rounds: int  # that the steps were divided by
     unsound: str = ""  # a tensor with NaN, infinite or too large values; nothing else is said then
 
     @property
@@ -45,10 +43,8 @@ class ChangeStatistics(NamedTuple):
         return max(self.layers.steps, default=-math.inf) > math.log(2 * STILL)
 
 
-def read_change(
-    before: Mapping[str, Tensor], now: Mapping[str, Tensor], rounds: int, usual: UsualLayers | None
-) -> ChangeStatistics:
-    """Compares a model with the last accepted one, `rounds` before; `usual` is what its layers were like so far.
+def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], usual: UsualLayers | None) -> ChangeStatistics:
+    """Compares a model with the last accepted one; `usual` is what its layers were like so far.
 
     1. the log of the largest robust z of any neuron's step (weights and bias together) among its layer's;
     2. the same for what is read from any one input or hidden unit (the columns of a weight);
@@ -57,20 +53,17 @@ def read_change(
     4. the largest growth of any layer's largest neuron, weights and bias;
     5. how much further any layer's largest neuron stands out among the others than it did in the first model.
 
-    A step over several rounds is divided by their number, of which a server can claim `LONGEST` at most.
+    However many rounds lie between the two, it is one step: their number is the server's word.
     """
-    rounds = min(max(abs(rounds), 1), LONGEST)
     layers = layers_of(now)
     neurons, inputs, steps, tops, stand = [], [], [], [], []
     for place, names in enumerate(layers):
         seen = layer_change([before[name] for name in names], [now[name] for name in names])
         total, top = float(np.add.reduce(seen.steps)), seen.sizes.item(-1)
         if not math.isfinite(total) or not math.isfinite(top):
-            return ChangeStatistics(
-                (math.nan,) * len(NAMES), UsualLayers((), (), ()), (), rounds, _unsound(names, before, now)
-            )
-        steps.append(math.log(math.sqrt(total / seen.entries) / rounds + STILL))
-        step = -math.inf if usual is None else usual.steps[place] + math.log(rounds)  # of one entry
+            return ChangeStatistics((math.nan,) * len(NAMES), UsualLayers((), (), ()), (), _unsound(names, before, now))
+        steps.append(math.log(math.sqrt(total / seen.entries) + STILL))
+        step = -math.inf if usual is None else usual.steps[place]  # of one entry
         neurons.append(_stands_out(seen.steps, seen.entries, step))
         for columns, entries in seen.inputs:
             inputs.append(_stands_out(columns, entries, step))
@@ -78,9 +71,9 @@ def read_change(
         stand.append(_stands_out(seen.sizes, seen.entries))
     old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
     growth = math.nan if usual is None else _most_above(steps, usual.steps)
-    larger, further = _most_above(tops, old) / rounds, _most_above(stand, [max(far, _COMMON) for far in first])
+    larger, further = _most_above(tops, old), _most_above(stand, [max(far, _COMMON) for far in first])
     values = (_most(neurons), _most(inputs), growth, larger, further)
-    return ChangeStatistics(values, UsualLayers(steps, tops, first), stand, rounds)
+    return ChangeStatistics(values, UsualLayers(steps, tops, first), stand)
 
 
 def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:

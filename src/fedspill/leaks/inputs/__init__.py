@@ -10,6 +10,7 @@ from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
 from fedspill.leaks.inputs.inputs import Reconstruction
 from fedspill.leaks.inputs.inverting_gradients import InvertingGradients
 from fedspill.leaks.inputs.leak import INPUTS
+from fedspill.leaks.inputs.loki import Loki
 from fedspill.leaks.inputs.metrics import (
     CertificatePrecision,
     InputsLpips,
@@ -42,6 +43,7 @@ __all__ = [
     "InputsRecovered",
     "InputsSsim",
     "InvertingGradients",
+    "Loki",
     "PlantedInputs",
     "Reconstruction",
     "RobbingTheFed",

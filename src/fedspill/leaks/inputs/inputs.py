@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import torch
 
 from fedspill.attack import Attack
+from fedspill.leaks.inputs.exact.peel_honest import peel_honest
 from fedspill.leaks.inputs.exact.routes import recover_exactly
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.gradient_matching import classes_of, labels_from_attack, match_gradients
@@ -31,8 +32,9 @@ from fedspill.trace import View
 class Reconstruction(Attack):
     """Recovers whole batches exactly from two leading linear layers, and single samples from convolutions too.
 
-    Labels and batch order need not be known. Several local steps of plain SGD are followed one by one. Where no exact
-    route applies and a batch has at most `most_matched` samples, gradients are matched by optimization instead. Each
+    Batches too large for that are read in part, row by row, where the first layer is rectified and inputs of the kind
+    are at hand. Labels and batch order need not be known. Several local steps of plain SGD are followed one by one.
+    Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization instead. Each
     sample carries a certificate: whether the network, given it, sends back what was observed. An adversary that knows
     of a defense and has inputs of the kind takes the most likely batch where no exact one is found. Does not apply to
     more samples than the first two layers have units, to several local epochs, and to sums of clients.
@@ -61,6 +63,10 @@ class Reconstruction(Attack):
         for attacked in messages:
             shape = sample_shape(view, attacked)
             answer = recover_exactly(attacked, shape, classes, effort, rng)
+            if not is_complete(answer, attacked) and attacked.samples > 1 and view.has("unlabelled_aux"):
+                peeled = peel_honest(attacked, view.knows("unlabelled_aux"))
+                if peeled is not None and len(peeled.samples) > int(answer.certified.sum()):
+                    answer = peeled
             if distribution is not None and shape is not None and not is_complete(answer, attacked):
                 answer = most_likely_batch(
                     attacked, shape, classes, view, labels.get(attacked.of), distribution, answer.samples, rng

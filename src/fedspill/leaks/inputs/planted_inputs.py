@@ -34,8 +34,9 @@ class PlantedInputs(ActiveAttack):
 
     Reads nearly all of a batch of up to 0.6 samples a row, from one local step of plain SGD, in any network whose first
     linear layer is rectified and reads the input, or follows convolutions that pass it on. Who sees sums only hands the
-    bins to as many clients as it can read at once, each with rows of its own, and a silent layer to all others. After
-    several local steps certificates fail and nothing is returned.
+    bins to as many clients as it can read at once, each with rows of its own, or with channels of its own where there
+    are convolutions, and a silent layer to all others. After several local steps certificates fail and nothing is
+    returned.
     """
 
     name: ClassVar[str] = "planted-inputs"
@@ -61,19 +62,20 @@ class PlantedInputs(ActiveAttack):
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
         place, honest = _place(view), dict(model.tensors)
         design = BinDesign(self.functionals, gain=_gain(view), norms=self.norms)
-        rows = self._rows_of(model, view, place)
+        part = self._part_of(model.receiver, model.round, view, place)
         same = torch.Generator().manual_seed(self.draw)
-        if rows is None:
+        if part is None:
             goal = {name: tensor.clone() for name, tensor in honest.items()}
             silence(goal, place.layer)
         else:
-            opened = place.opened(honest)
-            goal = plant_bins(place.layer, opened, place.inputs(), design, same, [place.packing()], rows)
+            packings = [place.packing(block) for block in range(part.blocks)]
+            opened = place.opened(honest, part.block)
+            goal = plant_bins(place.layer, opened, place.inputs(), design, same, packings, part.rows)
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         place, batches = _place(view), planted_batches(view, self._when.read)
-        found = [_peeled(place, batch) for batch in batches]
+        found = [self._peeled(place, batch, view) for batch in batches]
         notes = []
         if not all(batch.one_step for batch in batches):
             notes.append("clients make several local steps, of which no certificate holds")
@@ -89,17 +91,44 @@ class PlantedInputs(ActiveAttack):
     def _when(self) -> PlantedRounds:
         return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
 
-    def _rows_of(self, model: Message, view: View, place: ReadingPlace) -> Tensor | None:
-        """The rows that the receiver gets bins in; None for one that is silenced in this round."""
-        if model.receiver == EVERYONE:
-            return torch.arange(place.rows)
+    def _part_of(self, receiver: str, number: int, view: View, place: ReadingPlace) -> ClientPart | None:
+        """The receiver's part of the first layer; None for one that is silenced in that round."""
+        if receiver == EVERYONE:
+            return ClientPart(torch.arange(place.rows))
         clients, batch = int(view.knows("client_count")), int(view.knows("batch_size"))
-        heard = min(max(int(FULL * place.rows / batch), 1), clients, place.rows // (4 * self.functionals) or 1)
+        fitting = min(max(int(FULL * place.rows / batch), 1), place.rows // (4 * self.functionals) or 1)
+        heard = min(place.blocks if place.blocks > 1 else fitting, clients)
         groups = -(-clients // heard)
-        index = int(model.receiver.partition(":")[2])
-        if index % groups != (model.round - self._when.read.start) % groups:
+        index = int(receiver.partition(":")[2])
+        if index % groups != (number - self._when.read.start) % groups:
             return None
-        return torch.arange(place.rows)[index // groups :: heard]
+        if place.blocks > 1:
+            return ClientPart(torch.arange(place.rows), index // groups, heard)
+        return ClientPart(torch.arange(place.rows)[index // groups :: heard])
+
+    def _peeled(self, place: ReadingPlace, batch: PlantedBatch, view: View) -> Peeled:
+        """Everything that can be vouched for, of all clients that were handed bins."""
+        seen = batch.of_first(place.layer.weight, place.layer.bias)
+        nothing = torch.zeros(0, *place.packing().shape, dtype=torch.float64)
+        parts = [Peeled(nothing, torch.zeros(0, dtype=torch.int64))]
+        for receiver, state in batch.models.items():
+            part = self._part_of(receiver, batch.of.round, view, place)
+            if seen is not None and part is not None:
+                weight, bias = seen
+                if part.blocks > 1 and place.through is not None:  # its own part of the sum of all clients
+                    bias = weight[:, place.through.constants(part.block)]
+                network = PlantedNetwork.of(place.model, state)
+                parts.append(peel(network, place.packing(part.block), weight, bias, batch.samples))
+        return Peeled(torch.cat([one.samples for one in parts]), torch.cat([one.labels for one in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientPart:
+    """What one client has of the first layer: rows, and a block of the `blocks` that its features are cut into."""
+
+    rows: Tensor
+    block: int = 0
+    blocks: int = 1
 
 
 def _place(view: View) -> ReadingPlace:
@@ -108,15 +137,3 @@ def _place(view: View) -> ReadingPlace:
 
 def _gain(view: View) -> float:
     return 1.0 if view.public.get("algorithm") == "fedsgd" else FINE
-
-
-def _peeled(place: ReadingPlace, batch: PlantedBatch) -> Peeled:
-    """Everything that can be vouched for, of all clients that were handed bins."""
-    seen = batch.of_first(place.layer.weight, place.layer.bias)
-    packing = place.packing()
-    parts = [Peeled(torch.zeros(0, *packing.shape, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))]
-    for state in batch.models.values() if seen is not None else ():
-        if seen is not None and bool(state[place.layer.weight].any()):
-            network = PlantedNetwork.of(place.model, state)
-            parts.append(peel(network, packing, *seen, batch.samples))
-    return Peeled(torch.cat([one.samples for one in parts]), torch.cat([one.labels for one in parts]))

@@ -1,0 +1,341 @@
+"""Plants against guards: how slowly a plant may come, how it may hide, who sees it when, and what was read before.
+
+    python benchmarks/arms.py [--seeds 10] [--arrivals 1 3 5 10 20 40] [--data digits] [--rows 128] [--batch 48]
+
+Each federation trains honestly for some rounds. Then the server brings a plant in over `arrival` rounds, on top of its
+honest model, and one client's guard looks at every model that it gets. After each round that the guard lets through,
+the server reads what that client sends. A row tells in how many federations the plant was stopped, in which round of
+its arrival (median), the largest share of a batch that was read in any round before, and the share that the honest
+model of the same federation gives away by itself, read the same way: a plant that reads no more gained nothing.
+
+    python benchmarks/arms.py --benign [--seeds 10] [--rounds 100]
+
+False alarms over benign rounds, with clients that come back after several, a cohort that changes half-way and a
+learning rate that drops, for several networks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.dataset import Dataset, Examples
+from fedspill.defense import ClientContext, Defense
+from fedspill.defenses.gradient_gate import GradientGate
+from fedspill.defenses.guard import Guard
+from fedspill.defenses.wadm import Wadm
+from fedspill.federation.local import state_of, train
+from fedspill.messages import EVERYONE, SERVER, Message
+from fedspill.planting.arrival import Way, on_the_way
+from fedspill.planting.bins import BinDesign, plant_bins
+from fedspill.planting.class_fishing import head_of, one_sample, plant_class
+from fedspill.planting.first_layer import PlantedNetwork
+from fedspill.planting.peel import peel, rows_alone
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.robbing_rows import plant_brightness
+from fedspill.planting.trap_rows import plant_traps
+from fedspill.registry import make
+from fedspill.seeds import generator
+from fedspill.training import LocalTraining, Tensors, gradient
+
+HONEST = 5  # rounds before the plant begins to arrive
+TRAINING = LocalTraining(lr=0.1, batch_size=32)
+
+
+def bins(design: BinDesign) -> Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]:
+    return lambda state, place, batch, rng: plant_bins(
+        place.layer, state, place.inputs(), design, rng, [place.packing()]
+    )
+
+
+def partly(share: float) -> Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]:
+    """Knows the guard: bins in some rows only, in those that the next layer reads least, all else as it was."""
+
+    def plant(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+        layer, design = place.layer, BinDesign(norms="usual")
+        rows = state[layer.second_weight].abs().sum(0).argsort()[: int(share * place.rows)]
+        planted = plant_bins(layer, state, place.inputs(), design, rng, [place.packing()], rows)
+        second = state[layer.second_weight].clone()
+        second[:, rows] = planted[layer.second_weight][:, rows]
+        return {**planted, layer.second_weight: second}
+
+    return plant
+
+
+def hidden_in_dead_inputs(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows the guard: parallel rows are made unlike by weights on inputs that hardly ever vary."""
+    planted = bins(BinDesign(norms="usual"))(state, place, batch, rng)
+    still = place.features().std(0).argsort()[: max(4, place.inputs().shape[1] // 8)]
+    still = still[place.features().std(0)[still] < 1e-3]
+    weight = planted[place.layer.weight]
+    noise = torch.randn(len(weight), len(still), generator=rng) * weight.norm(dim=1, keepdim=True)
+    weight[:, still] = noise / max(len(still), 1) ** 0.5
+    return planted
+
+
+def traps(kind: Any, firing: float = 1.0) -> Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]:
+    return lambda state, place, batch, rng: plant_traps(
+        place.layer, state, place.features(), max(2, int(batch / firing)), kind, rng
+    )
+
+
+PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]] = {
+    "Robbing the Fed": lambda state, place, batch, rng: plant_brightness(
+        place.layer, state, place.inputs(), [place.packing()]
+    ),
+    "trap weights, published": traps("published"),
+    "class fishing": lambda state, place, batch, rng: plant_class(head_of(place.model), state, 3),
+    "bins": bins(BinDesign()),
+    "bins, usual norms": bins(BinDesign(norms="usual")),
+    "bins in half of the rows": partly(0.5),
+    "bins in a fifth of the rows": partly(0.2),
+    "bins, rows made unlike": hidden_in_dead_inputs,
+    "trap, calibrated": traps("calibrated"),
+    "trap, biases alone": traps("biases"),
+    "trap, biases, rows fire for six": traps("biases", 6.0),
+}
+# What looks at a model before training, and what acts in training.
+GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
+    "none": (None, None),
+    "wadm": (Wadm(), None),
+    "guard, changes alone": (Guard(examine=False), None),  # as in version 0.1, but for claimed rounds
+    "guard": (Guard(), None),
+    "gate": (None, GradientGate()),
+    "gate over pairs": (None, GradientGate(pairs=True)),
+    "guard, gate over pairs": (Guard(), GradientGate(pairs=True)),
+}
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Honest models round by round, and one client with a guard."""
+
+    states: list[Tensors]
+    model: nn.Module
+    own: Examples
+    known: Tensor
+
+
+def federation(data: Dataset, rows: int, seed: int, rounds: int) -> Federation:
+    rng = torch.Generator().manual_seed(seed)
+    model = make("models", "mlp", {"widths": [rows]}).build(data.shape, len(data.classes), seed=seed)
+    order = torch.randperm(len(data.train), generator=rng)[:1200]
+    clients = [data.train.take(part) for part in order.chunk(6)]
+    state, states = {name: tensor.clone() for name, tensor in state_of(model).items()}, []
+    for number in range(rounds):
+        states.append(state)
+        asked = torch.randperm(len(clients), generator=rng)[:3].tolist()
+        moved = [train(model, state, clients[index], TRAINING, generator(seed, number, index)) for index in asked]
+        state = {name: tensor + sum(m[name] for m in moved) / len(moved) for name, tensor in state.items()}
+    known = data.test.x[torch.randperm(len(data.test), generator=rng)[:600]]
+    return Federation(states, model, clients[0], known)
+
+
+def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense | None, plant: str) -> float:
+    """The share of a batch that the server reads exactly out of what leaves the client."""
+    place.model.load_state_dict(state)
+    training = LocalTraining(algorithm="fedsgd", batch_size=len(batch))
+    sent = gradient(place.model, batch)
+    if defense is not None:
+        sent = defense.local(training).gradient_of(place.model, batch, generator(0, "gate"))
+    seen = sent[place.layer.weight].double(), sent[place.layer.bias].double()
+    if not bool(seen[1].any()):
+        return 0.0
+    network, packing = PlantedNetwork.of(place.model, state), place.packing()
+    if plant == "class fishing":
+        x, _ = one_sample(*seen)
+        found = packing.unpack(x[None])
+    else:
+        found = max(
+            (
+                peel(network, packing, *seen, len(batch), readings).samples
+                for readings in (None, rows_alone(place.rows))
+            ),
+            key=len,
+        )
+    if not len(found):
+        return 0.0
+    nearest = torch.cdist(found.flatten(1).double(), batch.x.flatten(1).double()).amin(0)
+    return float((nearest < 0.0316 * batch.x[0].numel() ** 0.5).double().mean())  # 30 dB
+
+
+@dataclass
+class Race:
+    """What came of one federation."""
+
+    stopped: int | None  # the round of its arrival
+    before: float  # the most that was read in any round until then
+    honest: float  # what the honest model gives away
+
+
+def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, seed: int, way: Way) -> Race:
+    rng = torch.Generator().manual_seed(seed)
+    place = ReadingPlace.of(made.model, made.known)
+    defense, gate = GUARDS[guard]
+    memory: dict[str, Tensor] = {}
+    previous: Message | None = None
+    most = 0.0
+    samples = made.own.take(torch.arange(batch))
+    honest = read(place, made.states[HONEST], samples, gate, plant)
+    for number, own in enumerate(made.states[: HONEST + arrival]):
+        step = number - HONEST + 1
+        state = own
+        if step > 0:
+            goal = PLANTS[plant](place.opened(own), place, batch, rng.manual_seed(seed))
+            state = on_the_way(own, goal, step / arrival, None if plant == "class fishing" else place.layer, way)
+        message = Message(number, SERVER, EVERYONE, "model", state)
+        client = ClientContext(memory, lambda: made.model, made.own)
+        if defense is not None:
+            verdict = defense.incoming(message, previous, client)
+            if verdict.action != "accept":
+                return Race(step, most, honest)
+            memory = dict(verdict.memory) if verdict.memory is not None else memory
+        previous = message
+        if step > 0:
+            most = max(most, read(place, state, samples, gate, plant))
+    return Race(None, most, honest)
+
+
+def table(asked: argparse.Namespace) -> None:
+    data: Dataset = make("datasets", asked.data).load(None)
+    longest = HONEST + max(asked.arrivals)
+    made = [federation(data, asked.rows, seed, longest) for seed in asked.seeds_used]
+    wanted = [name for name in PLANTS if not asked.plants or any(word in name for word in asked.plants)]
+    print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
+    print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest model |")
+    print("|---|---|---|---|---|---|---|")
+    for plant in wanted:
+        for arrival in asked.arrivals:
+            for guard in asked.guards or GUARDS:
+                races = [
+                    race(one, plant, arrival, guard, asked.batch, seed, asked.way)
+                    for one, seed in zip(made, asked.seeds_used, strict=True)
+                ]
+                rounds = [one.stopped for one in races if one.stopped is not None]
+                when = f"{statistics.median(rounds):g}" if rounds else ""
+                before, honest = [one.before for one in races], [one.honest for one in races]
+                print(
+                    f"| {plant} | {arrival} | {guard} | {len(rounds)}/{len(races)} | {when} | "
+                    f"{statistics.fmean(before):.2f} ({max(before):.2f}) | {statistics.fmean(honest):.2f} |",
+                    flush=True,
+                )
+
+
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp 128": ("mlp", {"widths": [128]}),
+    "mlp 128-64": ("mlp", {"widths": [128, 64]}),
+    "lenet5": ("lenet5", {}),
+    "vit": ("vit", {"hidden": 48, "layers": 2, "mlp": 96}),
+    "resnet18": ("resnet18", {}),
+}
+
+
+def benign_states(data: Dataset, name: str, options: dict[str, Any], seed: int, rounds: int) -> Iterator[Tensors]:
+    """Rounds of three of twelve clients; half-way another twelve, and a tenth of the learning rate."""
+    rng = torch.Generator().manual_seed(seed)
+    model = make("models", name, options).build(data.shape, len(data.classes), seed=seed)
+    order = torch.randperm(len(data.train), generator=rng)[:1440]
+    clients = [data.train.take(part) for part in order.chunk(24)]
+    state = {key: tensor.clone() for key, tensor in state_of(model).items()}
+    for number in range(rounds):
+        yield state
+        late = number >= rounds // 2
+        asked = (torch.randperm(12, generator=rng)[:3] + 12 * late).tolist()
+        training = LocalTraining(lr=0.01 if late else 0.1, batch_size=20)
+        moved = [train(model, state, clients[index], training, generator(seed, number, index)) for index in asked]
+        state = {
+            key: tensor + sum(m[key] for m in moved) / len(moved) if key in moved[0] else tensor
+            for key, tensor in state.items()
+        }
+
+
+@dataclass
+class Watcher:
+    """One client with one guard, in every round or in one of four."""
+
+    guard: Guard
+    always: bool
+    memory: dict[str, Tensor]
+    previous: Message | None = None
+    alarms: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+
+    def look(self, message: Message, client: ClientContext) -> None:
+        began = time.process_time()
+        verdict = self.guard.incoming(message, self.previous, replace(client, memory=self.memory))
+        self.seconds += time.process_time() - began
+        self.rounds += 1
+        if verdict.action == "accept":
+            self.previous = message
+            self.memory = dict(verdict.memory) if verdict.memory is not None else self.memory
+        else:
+            self.alarms += 1
+
+
+def benign(asked: argparse.Namespace) -> None:
+    data: Dataset = make("datasets", asked.data).load(None)
+    print(f"{asked.data}, {asked.rounds} benign rounds, n = {len(asked.seeds_used)} federations with one client each")
+    print("| network | takes part | guard | alarms | rounds seen | clients with an alarm | ms a round |")
+    print("|---|---|---|---|---|---|---|")
+    for title in asked.networks or NETWORKS:
+        name, options = NETWORKS[title]
+        watchers: dict[tuple[str, str], list[Watcher]] = {}
+        for seed in asked.seeds_used:
+            model = make("models", name, options).build(data.shape, len(data.classes), seed=seed)
+            rng = torch.Generator().manual_seed(seed)
+            own = data.train.take(torch.randperm(len(data.train), generator=rng)[:60])
+            mine = []
+            for label, guard in (("changes alone", Guard(examine=False)), ("whole guard", Guard())):
+                for often in ("every round", "one of four"):
+                    one = Watcher(guard, often == "every round", {})
+                    watchers.setdefault((often, label), []).append(one)
+                    mine.append(one)
+            for number, state in enumerate(benign_states(data, name, options, seed, asked.rounds)):
+                part = float(torch.rand(1, generator=rng)) < 0.25
+                message = Message(number, SERVER, EVERYONE, "model", state)
+                for one in mine:
+                    if one.always or part:
+                        one.look(message, ClientContext({}, lambda model=model: model, own))  # type: ignore[misc]
+        for (often, label), all_of in watchers.items():
+            alarms, rounds = sum(one.alarms for one in all_of), sum(one.rounds for one in all_of)
+            clients = sum(one.alarms > 0 for one in all_of)
+            cost = 1000 * sum(one.seconds for one in all_of) / rounds
+            print(
+                f"| {title} | {often} | {label} | {alarms} | {rounds} | {clients}/{len(all_of)} | {cost:.1f} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=9000)
+    parser.add_argument("--arrivals", type=int, nargs="+", default=[1, 3, 5, 10, 20, 40])
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--way", choices=["line", "sphere"], default="sphere")
+    parser.add_argument("--plants", nargs="*", default=[], help="words of their names")
+    parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))
+    parser.add_argument("--benign", action="store_true")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))
+    asked = parser.parse_args()
+    asked.seeds_used = list(range(asked.first_seed, asked.first_seed + asked.seeds))
+    torch.set_num_threads(1)
+    if asked.benign:
+        benign(asked)
+    else:
+        table(asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""What servers that plant read out of a batch, as published and ours, on real images.
+
+    python benchmarks/planted.py bins --data mnist fashion-mnist cifar10 --rows 256 1024 --fill 0.25 0.6 --batches 10
+    python benchmarks/planted.py traps --data mnist --rows 1000 --batch 100 --batches 10
+    python benchmarks/planted.py apart --data cifar10 --clients 100 --batch 16 --rows 256 --batches 10
+    python benchmarks/planted.py module --data cifar10 --rows 256 --batch 64 --batches 10
+    python benchmarks/planted.py large --folder imagenet_samples --rows 256 --batch 32
+
+Every batch has a seed of its own, from `--first-seed` on: the network's weights, the plant's directions and the images
+are drawn anew. The server has images of the other split. Shares are of images above 30 and 60 dB after one-to-one
+matching; "false" counts images that an attack vouched for and that are none of the batch. Seconds are of the reading
+alone. `--device cuda` runs clients and reading on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from fedspill.dataset import Dataset, Examples
+from fedspill.planting.bins import BinDesign, plant_bins
+from fedspill.planting.first_layer import PlantedNetwork, first_layer_of
+from fedspill.planting.peel import peel, readings_of
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.robbing_rows import ImprintModule, plant_brightness, strongest_quotients
+from fedspill.planting.trap_rows import plant_traps
+from fedspill.registry import make
+from fedspill.training import Tensors, gradient
+
+KNOWN = 2000  # images that the server has
+
+
+@dataclass
+class Read:
+    """What came of one batch."""
+
+    above_30: float
+    above_60: float
+    vouched: int
+    false: int
+    seconds: float
+
+
+def scored(found: Tensor, real: Tensor, vouched: bool, seconds: float) -> Read:
+    """Images (n, *shape) in [0, 1], matched one to one by least squared error."""
+    decibels = torch.zeros(len(real), dtype=torch.float64)
+    if len(found):
+        guessed, true = found.flatten(1).double().cpu().clamp(0, 1), real.flatten(1).double().cpu()
+        error = torch.cdist(guessed, true).square() / true.shape[1]
+        rows, columns = linear_sum_assignment(np.log10(error.numpy() + 1e-12))
+        decibels[torch.from_numpy(columns)] = -10 * error[rows, columns].clamp_min(1e-12).log10()
+    clear, sharp = decibels > 30, decibels > 60
+    false = len(found) - int(clear.sum()) if vouched else 0
+    return Read(
+        float(clear.double().mean()), float(sharp.double().mean()), len(found) if vouched else 0, false, seconds
+    )
+
+
+def line(title: str, reads: Sequence[Read], theory: float | None = None) -> None:
+    """One row: mean and deviation over batches."""
+    shares = [one.above_30 for one in reads]
+    spread = statistics.stdev(shares) if len(shares) > 1 else 0.0
+    expected = "" if theory is None else f"{theory:.3f}"
+    print(
+        f"| {title} | {expected} | {statistics.fmean(shares):.3f} +- {spread:.3f} | "
+        f"{statistics.fmean(one.above_60 for one in reads):.3f} | {sum(one.false for one in reads)} of "
+        f"{sum(one.vouched for one in reads)} | {statistics.fmean(one.seconds for one in reads):.2f} | {len(reads)} |",
+        flush=True,
+    )
+
+
+def header() -> None:
+    print("| attack | theory | above 30 dB | above 60 dB | false certificates | seconds | batches |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+
+
+def mlp(shape: Sequence[int], rows: int, classes: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), rows), nn.ReLU(), nn.Linear(rows, classes))
+
+
+@dataclass
+class Draw:
+    """Everything that one seed decides."""
+
+    batch: Examples
+    known: Tensor
+    rng: torch.Generator
+
+
+def draw(data: Dataset, samples: int, seed: int) -> Draw:
+    rng = torch.Generator().manual_seed(seed)
+    known = data.test.x[torch.randperm(len(data.test), generator=rng)[:KNOWN]]
+    return Draw(data.train.take(torch.randperm(len(data.train), generator=rng)[:samples]), known, rng)
+
+
+def read_from(
+    place: ReadingPlace, planted: Tensors, drawn: Draw, device: str, how: Callable[..., Tensor]
+) -> tuple[Tensor, float]:
+    """What `how` reads from the gradient of the batch, and the seconds it took."""
+    model = place.model
+    model.load_state_dict(planted)
+    model.to(device)
+    sent = {name: tensor.cpu().double() for name, tensor in gradient(model, drawn.batch.to(device)).items()}
+    model.cpu()
+    began = time.process_time()
+    found = how(PlantedNetwork.of(model, planted), sent[place.layer.weight], sent[place.layer.bias])
+    return found, time.process_time() - began
+
+
+def peeled(place: ReadingPlace, samples: int, **options: bool) -> Callable[..., Tensor]:
+    return lambda network, w, b: peel(network, place.packing(), w, b, samples, **options).samples
+
+
+def published(place: ReadingPlace, samples: int) -> Callable[..., Tensor]:
+    def how(network: PlantedNetwork, w: Tensor, b: Tensor) -> Tensor:
+        readings = readings_of(network.first.weight, network.first.bias, network.second.weight)
+        return place.packing().unpack(strongest_quotients(readings, w, b, samples))
+
+    return how
+
+
+def bins(asked: argparse.Namespace) -> None:
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            for fill in asked.fill:
+                samples = int(fill * rows)
+                print(f"\n{name}, {rows} rows, batches of {samples}")
+                header()
+                theory = (1 - 1 / rows) ** (samples - 1)
+                for title, many, theirs in [("Robbing the Fed", 0, theory)] + [
+                    (f"bins by {many}", many, theory if many == 1 else None) for many in asked.functionals
+                ]:
+                    reads = []
+                    for seed in asked.seeds:
+                        drawn = draw(data, samples, seed)
+                        place = ReadingPlace.of(mlp(data.shape, rows, len(data.classes), seed), drawn.known)
+                        state, packings = dict(place.model.state_dict()), [place.packing()]
+                        if many == 0:
+                            planted = plant_brightness(place.layer, state, place.inputs(), packings)
+                            how = published(place, samples)
+                        else:
+                            design = BinDesign(functionals=many)
+                            planted = plant_bins(place.layer, state, place.inputs(), design, drawn.rng, packings)
+                            how = peeled(place, samples)
+                        found, seconds = read_from(place, planted, drawn, asked.device, how)
+                        reads.append(scored(found, drawn.batch.x, many > 0, seconds))
+                    line(title, reads, theirs)
+
+
+def traps(asked: argparse.Namespace) -> None:
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            print(f"\n{name}, {rows} rows, batches of {asked.batch}")
+            header()
+            for kind in ("honest", "published", "calibrated", "biases"):
+                for again in (False, True):
+                    reads = []
+                    for seed in asked.seeds:
+                        drawn = draw(data, asked.batch, seed)
+                        place = ReadingPlace.of(mlp(data.shape, rows, len(data.classes), seed), drawn.known)
+                        planted = dict(place.model.state_dict())
+                        if kind != "honest":
+                            planted = plant_traps(place.layer, planted, place.features(), asked.batch, kind, drawn.rng)  # type: ignore[arg-type]
+                        how = peeled(place, asked.batch, again=again)
+                        found, seconds = read_from(place, planted, drawn, asked.device, how)
+                        reads.append(scored(found, drawn.batch.x, True, seconds))
+                    line(f"{kind}, {'peeled' if again else 'alone in a row'}", reads)
+
+
+def apart(asked: argparse.Namespace) -> None:
+    """Clients in one sum, told apart by channels of their own: LOKI's reading, and ours."""
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            clients, each, samples = asked.clients, asked.batch, asked.clients * asked.batch
+            print(f"\n{name}, {clients} clients of {each} images in one sum, {rows} rows")
+            header()
+            for title, many in (("LOKI", 0), ("bins by 3, peeled", 3)):
+                reads = [_apart(data, rows, clients, each, samples, many, seed) for seed in asked.seeds]
+                line(title, reads, (1 - 1 / rows) ** (each - 1) if many == 0 else None)
+
+
+def _apart(data: Dataset, rows: int, clients: int, each: int, samples: int, many: int, seed: int) -> Read:
+    drawn = draw(data, samples, seed)
+    wide = (data.shape[0] + 1) * clients
+    spec = make("models", "cnn-flat", {"first": data.shape[0], "second": wide, "dense": rows})
+    model = spec.build(data.shape, len(data.classes), seed=seed)
+    place = ReadingPlace.of(model, drawn.known)
+    assert place.through is not None
+    state, packings = dict(model.state_dict()), [place.packing(block) for block in range(clients)]
+    same = int(torch.randint(1 << 30, (1,), generator=drawn.rng))
+    weight: Tensor | None = None
+    planted: list[Tensors] = []
+    for block, part in enumerate(torch.arange(samples).split(each)):
+        opened = place.opened(state, block)
+        rng = torch.Generator().manual_seed(same)
+        made = (
+            plant_brightness(place.layer, opened, place.inputs(), packings)
+            if many == 0
+            else plant_bins(place.layer, opened, place.inputs(), BinDesign(many), rng, packings)
+        )
+        model.load_state_dict(made)
+        sent = gradient(model, drawn.batch.take(part))[place.layer.weight] / clients
+        weight = sent if weight is None else weight + sent
+        planted.append({name: tensor for name, tensor in made.items() if name != place.layer.weight})
+        first = made[place.layer.weight]
+    assert weight is not None
+    began, found = time.process_time(), []
+    height = place.through.side[0] * place.through.side[1]
+    for block in range(clients):  # each block by itself: a network of one client reads it
+        columns = torch.arange(block * place.through.block * height, (block + 1) * place.through.block * height)
+        own = weight[:, columns].double()
+        bias = own[:, place.through.constants(0)]
+        small = make("models", "cnn-flat", {"first": data.shape[0], "second": place.through.block, "dense": rows})
+        alone = ReadingPlace.of(small.build(data.shape, len(data.classes), seed=0), drawn.known)
+        opened = alone.opened(dict(alone.model.state_dict()), 0)
+        one = {**opened, alone.layer.weight: first[:, columns]}
+        one |= {name: planted[block][name] for name in (place.layer.bias, place.layer.second_weight, "head.bias")}
+        network = PlantedNetwork.of(alone.model, one)
+        if many == 0:
+            readings = readings_of(network.first.weight, network.first.bias, network.second.weight)
+            found.append(alone.packing().unpack(strongest_quotients(readings, own, bias, each)))
+        else:
+            found.append(peel(network, alone.packing(), own, bias, samples).samples)
+    return scored(torch.cat(found), drawn.batch.x, many > 0, time.process_time() - began)
+
+
+def module(asked: argparse.Namespace) -> None:
+    """The setting of breaching's notebook: the imprint block in front of a network, images of CIFAR-10."""
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            print(f"\n{name}, a block of {rows} rows in front of a network, batches of {asked.batch}")
+            header()
+            for title in ("Robbing the Fed, module", "our bins in the same module"):
+                reads = []
+                for seed in asked.seeds:
+                    drawn = draw(data, asked.batch, seed)
+                    inner = mlp(data.shape, 64, len(data.classes), seed)
+                    model = ImprintModule(inner, drawn.known, rows)
+                    layer = first_layer_of(model)
+                    place = ReadingPlace(model, layer, drawn.known, None)
+                    planted = dict(model.state_dict())
+                    how = published(place, asked.batch)
+                    if title.startswith("our"):
+                        design = BinDesign(head=1.0)
+                        planted = plant_bins(layer, planted, place.inputs(), design, drawn.rng, [place.packing()])
+                        how = peeled(place, asked.batch)
+                    found, seconds = read_from(place, planted, drawn, asked.device, how)
+                    reads.append(scored(found, drawn.batch.x, title.startswith("our"), seconds))
+                line(title, reads, (1 - 1 / rows) ** (asked.batch - 1) if title.startswith("R") else None)
+
+
+def large(asked: argparse.Namespace) -> None:
+    """Photographs of 224 pixels, once: the server has the other half of the folder."""
+    from fedspill.data.image_folder import ImageFolder
+
+    data: Dataset = ImageFolder(path=str(Path(asked.folder)), size=224).load(None)
+    for rows in asked.rows:
+        print(f"\n{asked.folder}, {data.shape}, {rows} rows, batches of {asked.batch}")
+        header()
+        reads = []
+        for seed in asked.seeds[:1]:
+            drawn = draw(data, asked.batch, seed)
+            place = ReadingPlace.of(mlp(data.shape, rows, len(data.classes), seed), drawn.known)
+            state = dict(place.model.state_dict())
+            planted = plant_bins(place.layer, state, place.inputs(), BinDesign(), drawn.rng, [place.packing()])
+            found, seconds = read_from(place, planted, drawn, asked.device, peeled(place, asked.batch))
+            reads.append(scored(found, drawn.batch.x, True, seconds))
+        line("bins by 3, peeled", reads)
+
+
+KINDS = {"bins": bins, "traps": traps, "apart": apart, "module": module, "large": large}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=list(KINDS))
+    parser.add_argument("--data", nargs="+", default=["mnist"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[256])
+    parser.add_argument("--fill", type=float, nargs="+", default=[0.25, 0.6], help="samples a row")
+    parser.add_argument("--functionals", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=70_000)
+    parser.add_argument("--folder", default="imagenet_samples")
+    parser.add_argument("--device", default="cpu")
+    asked = parser.parse_args()
+    asked.seeds = list(range(asked.first_seed, asked.first_seed + asked.batches))
+    torch.set_num_threads(1)
+    KINDS[asked.kind](asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Which kind of plant a model looks like, and what could have been read by it, in words."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from fedspill.defense import ClientContext
+from fedspill.defenses.model_checks.isolating_units import LayerLook, look_at
+from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, RowLook
+
+# Of a layer's units. Benign models had 0.07 in pairs and 0.18 alone at most, and lose the latter as they are trained;
+# whole plants have 0.88 at least (docs/design/active.md).
+MOST_IN_PAIRS = 0.25
+MOST_ALONE = 0.5
+MOST_GAINED = 0.1  # of this client's samples that can be taken out one by one, above the first accepted model's
+MOST_SILENCED = 0.5  # of the samples that a model is wrong about
+
+
+def looks_of(state: Mapping[str, Tensor], client: ClientContext) -> list[LayerLook]:
+    """What a client's own samples show of a model; nothing where it has no samples or code at hand."""
+    if client.architecture is None or client.examples is None:
+        return []
+    model = copy.deepcopy(client.architecture())
+    model.load_state_dict(dict(state), strict=False)
+    return look_at(model, client.examples)
+
+
+def readable_by(looks: Sequence[LayerLook]) -> float:
+    """The share of this client's samples that the layer nearest to the input gives away."""
+    return looks[0].readable if looks else 0.0
+
+
+def plant_words(looks: Sequence[LayerLook], readable_at_first: float) -> str:
+    """The plant that a model looks like; nothing where it looks like none."""
+    found = next((words for look in looks if (words := _words(look))), "")
+    if found or readable_by(looks) <= readable_at_first + MOST_GAINED:
+        return found
+    return (
+        f"{_percent(readable_by(looks))} of this client's samples could be taken out of the sums of {looks[0].name} "
+        f"one by one, and {_percent(readable_at_first)} with the first model: a plant that is on its way"
+    )
+
+
+def _words(look: LayerLook) -> str:
+    if look.silenced > MOST_SILENCED:
+        return (
+            f"{_percent(look.silenced)} of the samples that the model is wrong about send nothing back to {look.name}: "
+            "a head or layer that silences all but some, so that these, or those of another client, could be read"
+        )
+    if look.alone > MOST_ALONE:
+        return (
+            f"{_percent(look.alone)} of the neurons of {look.name} fire for single samples of this client: traps, by "
+            "which samples that are alone in a neuron could be read"
+        )
+    if look.pairs <= MOST_IN_PAIRS:
+        return ""
+    return (
+        f"{_percent(look.pairs)} of the neurons of {look.name} differ from another one by single samples of this "
+        "client: bins, by which up to 0.6 samples a neuron could be read"
+    )
+
+
+def likeness_words(look: RowLook) -> str:
+    """What the rows of a model show without any data."""
+    if look.alike > MOST_ALIKE:
+        return (
+            f"{_percent(look.alike)} of the rows of {look.alike_in} have a parallel one: bins, by which up to 0.6 "
+            "samples a row could be read"
+        )
+    if look.left < LEAST_LEFT:
+        return f"the rows of {look.turned_in} have nothing left of the first model's: they were replaced, if slowly"
+    return ""
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share)} %"

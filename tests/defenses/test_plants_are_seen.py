@@ -1,0 +1,200 @@
+"""Guards against patience: plants that read whole batches are seen by what they are, however slowly they came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from spine import network
+from torch import Tensor, nn
+
+from fedspill.data.digits import Digits
+from fedspill.dataset import Examples
+from fedspill.defense import ClientContext, Verdict
+from fedspill.defenses.gradient_gate import GradientGate
+from fedspill.defenses.guard import Guard
+from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs, look_at
+from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.federation.local import train
+from fedspill.messages import EVERYONE, SERVER, Message
+from fedspill.planting.arrival import on_the_way
+from fedspill.planting.bins import BinDesign, plant_bins, silence
+from fedspill.planting.class_fishing import head_of, plant_class
+from fedspill.planting.first_layer import PlantedNetwork
+from fedspill.planting.peel import peel
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.robbing_rows import plant_brightness
+from fedspill.planting.trap_rows import plant_traps
+from fedspill.seeds import generator
+from fedspill.training import LocalTraining, Tensors
+
+DIGITS = Digits().load()
+OWN = DIGITS.train.take(torch.arange(0, 1200, 8))
+TRAINING = LocalTraining(lr=0.1, batch_size=25)
+
+
+def net(seed: int = 0) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *list(network(seed, classes=10, features=64, widths=[96]))[1:])
+
+
+@cache
+def honest(rounds: int) -> Tensors:
+    """A model after some rounds of honest training."""
+    model = net()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for number in range(rounds):
+        others = DIGITS.train.take(torch.arange(number % 7, 1400, 7))
+        change = train(model, state, others, TRAINING, generator(1, number))
+        state = {name: tensor + change[name] for name, tensor in state.items()}
+    return state
+
+
+def bins(state: Tensors, place: ReadingPlace) -> Tensors:
+    rng = torch.Generator().manual_seed(0)
+    return plant_bins(place.layer, state, place.inputs(), BinDesign(norms="usual"), rng, [place.packing()])
+
+
+def silent(state: Tensors, place: ReadingPlace) -> Tensors:
+    made = {name: tensor.clone() for name, tensor in state.items()}
+    silence(made, place.layer)
+    return made
+
+
+def traps(state: Tensors, place: ReadingPlace) -> Tensors:
+    rng = torch.Generator().manual_seed(0)
+    return plant_traps(place.layer, state, place.features(), 32, "biases", rng)
+
+
+def brightness(state: Tensors, place: ReadingPlace) -> Tensors:
+    return plant_brightness(place.layer, state, place.inputs(), [place.packing()])
+
+
+def fishing(state: Tensors, place: ReadingPlace) -> Tensors:
+    return plant_class(head_of(place.model), state, 3)
+
+
+PLANTS: dict[str, tuple[Callable[[Tensors, ReadingPlace], Tensors], str]] = {
+    "bins": (bins, "bins, by which"),
+    "brightness": (brightness, "bins, by which"),
+    "traps": (traps, "traps, by"),
+    "fishing": (fishing, "silences all but some"),
+    "silent": (silent, "silences all but some"),
+}
+every_plant = pytest.mark.parametrize("name", PLANTS)
+
+
+def asked(guard: Guard, state: Tensors, previous: Tensors | None, memory: dict[str, Tensor], number: int) -> Verdict:
+    client = ClientContext(memory, net, OWN)
+    before = None if previous is None else Message(number - 1, SERVER, EVERYONE, "model", previous)
+    return guard.incoming(Message(number, SERVER, EVERYONE, "model", state), before, client)
+
+
+@every_plant
+def test_a_first_model_is_examined_and_the_kind_of_plant_is_named(name: str) -> None:
+    plant, words = PLANTS[name]
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    for rounds in (0, 10):
+        assert asked(Guard(), honest(rounds), None, {}, 0).action == "accept"
+        verdict = asked(Guard(), plant(honest(rounds), place), None, {}, 0)
+        assert verdict.action == "refuse"
+        assert words in verdict.why
+    assert asked(Guard(accept=(0,)), plant(honest(10), place), None, {}, 0).action == "accept"
+
+
+@every_plant
+@pytest.mark.parametrize("rounds", [3, 20])
+def test_a_plant_that_arrives_slowly_is_stopped_before_it_can_be_read(name: str, rounds: int) -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    start = honest(4)
+    goal = PLANTS[name][0](start, place)
+    memory = dict(asked(Guard(), honest(3), None, {}, 3).memory or {})
+    previous, stopped = honest(3), 0
+    for step in range(1, rounds + 1):
+        state = on_the_way(start, goal, step / rounds, place.layer)
+        verdict = asked(Guard(), state, previous, memory, 3 + step)
+        if verdict.action != "accept":
+            stopped = step
+            break
+        memory, previous = dict(verdict.memory or memory), state
+    assert 0 < stopped <= rounds
+    assert read_share(place, previous) <= read_share(place, honest(3)) + 0.15, "what was let in reads little more"
+
+
+def read_share(place: ReadingPlace, state: Tensors) -> float:
+    """The share of a batch of 40 that a server reads out of its gradient, behind no guard."""
+    batch = OWN.take(torch.arange(40))
+    network_ = PlantedNetwork.of(place.model, state)
+    passed = network_.passed(batch.x.double())
+    sent = network_.sent(passed, batch.y) / 40
+    found = peel(network_, place.packing(), sent.T @ passed.features, sent.sum(0), 40)
+    return len(found.samples) / 40
+
+
+def test_claimed_rounds_excuse_nothing() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    memory = dict(asked(Guard(examine=False), honest(3), None, {}, 3).memory or {})
+    verdict = asked(Guard(examine=False), honest(4), honest(3), memory, 4)
+    memory = dict(verdict.memory or {})
+    for number in (5, 5 + 32, 5 + 10**6):
+        verdict = asked(Guard(examine=False), bins(honest(5), place), honest(4), memory, number)
+        assert verdict.action == "repair"
+
+
+def test_rows_that_were_replaced_slowly_are_seen_without_any_data() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    first = sketch_rows(honest(0))
+    assert look_at_rows(sketch_rows(honest(10)), first).left > 0.3
+    rng = torch.Generator().manual_seed(0)
+    replaced = plant_traps(place.layer, honest(10), place.features(), 32, "calibrated", rng)
+    assert look_at_rows(sketch_rows(replaced), first).left < 0.15
+    assert look_at_rows(sketch_rows(honest(10)), first).alike == 0
+    assert look_at_rows(sketch_rows(bins(honest(10), place)), first).alike > 0.9
+
+
+def test_benign_models_single_nobody_out_at_any_stage_of_training() -> None:
+    for rounds in (0, 1, 4, 10):
+        model = net()
+        model.load_state_dict(honest(rounds))
+        for look in look_at(model, OWN):
+            assert look.alone < 0.25
+            assert look.pairs < 0.1
+            assert look.silenced < 0.5
+
+
+def test_the_fewest_contributors_of_pairs_are_those_of_the_differences() -> None:
+    rng = torch.Generator().manual_seed(0)
+    signals = torch.randn(64, 12, generator=rng)
+    signals[:, 3] = 2 * signals[:, 2]
+    signals[7, 3] += 1.5  # one sample tells 3 from 2
+    signals[:, 5] = 0
+    found = fewest_in_pairs(signals)
+    assert float(found[2]) < 1.5
+    assert float(found[3]) < 1.5
+    assert torch.isinf(found[5])
+    for unit in (0, 1, 4):  # by the slow way: the fourth-power count of every difference
+        s = signals.double() / signals.double().norm(dim=0).clamp_min(1e-300)
+        rest = [s[:, unit] - (s[:, unit] @ s[:, j]) * s[:, j] for j in range(12) if j not in (unit, 5)]
+        slow = min(float(r.square().sum() ** 2 / r.pow(4).sum()) for r in rest)
+        assert float(found[unit]) == pytest.approx(slow, rel=1e-6)
+    assert float(contributors(signals)[0]) > 30
+
+
+def test_the_gate_over_pairs_stops_what_the_plain_gate_lets_through() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    planted = bins(honest(4), place)
+    batch = Examples(OWN.x[:64], OWN.y[:64])
+    model = net()
+    model.load_state_dict(planted)
+    moved = {}
+    for pairs in (False, True):
+        training = GradientGate(pairs=pairs).local(LocalTraining(algorithm="fedsgd", batch_size=64))
+        gradient = training.gradient_of(model, batch, generator(0, "gate"))
+        moved[pairs] = float((gradient[place.layer.weight].abs().sum(1) > 0).double().mean())
+    assert moved[False] > 0.5
+    assert moved[True] < 0.05
+    model.load_state_dict(honest(4))
+    gated = GradientGate(pairs=True).local(LocalTraining(algorithm="fedsgd", batch_size=64))
+    gradient = gated.gradient_of(model, batch, generator(0, "gate"))
+    assert float((gradient[place.layer.weight].abs().sum(1) > 0).double().mean()) > 0.5
