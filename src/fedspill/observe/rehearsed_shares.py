@@ -238,6 +238,7 @@ def _near(
     joint = mixed([fit for fits in each for fit in fits], known)
     seen = torch.stack([one.present for one in played]).any(0)
     found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
+    errors = with_few_samples(errors, fold, known, samples * known.mean(0) / torch.bincount(labels))
     apart = _contradiction([mixed(fits, known) for fits in each])
     if apart > CONTRADICTS:  # it cannot have held the same samples each time
         return [
@@ -250,6 +251,22 @@ def _near(
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
     return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
+
+
+def with_few_samples(errors: Tensor, fold: Tensor, shares: Tensor, repeats: Tensor) -> Tensor:
+    """Errors (clients, classes) of make-believe clients, as large as few auxiliary samples make them for real ones.
+
+    Clients of a fold share its samples, and so the error that comes from these samples being what they are: of it there
+    is one draw a fold and class, which may be small by luck. How clients of one fold differ among themselves tells how
+    samples differ: a client with `repeats` (classes,) times as many samples of a class as the adversary has would see
+    that difference averaged out as many times better than the adversary's mean does. If what follows from that is
+    larger than what was seen, it counts.
+    """
+    middle = torch.stack([errors[fold == one].mean(0) for one in fold.tolist()])
+    own = (errors - middle).square().mean(0)
+    seen = errors.square().mean(0)
+    expected = own * (1 + (shares.mean(0) * repeats).sum())
+    return errors * (expected / seen.clamp_min(1e-30)).sqrt().clamp_min(1.0)
 
 
 def _is_near(readings: Tensor, asked: Tensor) -> bool:

@@ -278,7 +278,11 @@ def equally_hard(mean: float, origins: int, classes: int) -> Hardness:
 
 
 def mixed_hardness(answers: ModelAnswers, steps: Steps) -> Hardness:
-    """What local training meets: the start model in the first step, close to the end model in the others."""
+    """What local training meets: the start model in the first step, close to the end model in the others.
+
+    How it went from one to the other is not known: a class's hardness may lie anywhere between, with the variance of a
+    number of which no more is known than that.
+    """
     assert answers.start_confusion is not None
     assert answers.start_second is not None
     if answers.end_confusion is None or answers.end_second is None or steps.number == 1:
@@ -287,11 +291,13 @@ def mixed_hardness(answers: ModelAnswers, steps: Steps) -> Hardness:
     sound = answers.end_confusion.isfinite().all(2).all(1)
     late = torch.where(sound[:, None, None], answers.end_confusion, answers.start_confusion)
     late_second = torch.where(sound[:, None], answers.end_second, answers.start_second)
-    return hardness(
+    mixed = hardness(
         first * answers.start_confusion + (1 - first) * late,
         first * answers.start_second + (1 - first) * late_second,
         answers.per_class,
     )
+    way = (late - answers.start_confusion).diagonal(dim1=1, dim2=2)
+    return replace(mixed, doubt=mixed.doubt + way.square() / 12)
 
 
 def bias_from_weights(weight_sums: Tensor, steps: Steps, answers: ModelAnswers | None) -> Tensor:
