@@ -205,11 +205,12 @@ class ReadCounts:
     def chosen(parts: Sequence[ReadCounts], which: Tensor) -> ReadCounts:
         """Of each origin what the part that `which` (origins,) names says."""
         rows = torch.arange(len(which))
-        joined = [
+        counts, sure, expected, low, high = (
             torch.stack([getattr(part, name) for part in parts])[which, rows]
             for name in ("counts", "sure", "expected", "low", "high")
-        ]
-        return ReadCounts(*joined, tuple(parts[index].routes[row] for row, index in enumerate(which.tolist())))
+        )
+        routes = tuple(parts[index].routes[row] for row, index in enumerate(which.tolist()))
+        return ReadCounts(counts, sure, expected, low, high, routes)
 
 
 def read(
