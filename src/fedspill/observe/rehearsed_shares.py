@@ -12,7 +12,6 @@ so that nothing needs to be known of it. How far their own estimates are off say
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,13 +21,11 @@ from torch import Tensor
 from fedspill.errors import NotApplicable
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
-from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive, ridge
+from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
 from fedspill.training import Tensors
 
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
-UNDECIDED = 3.0  # nats: odds of twenty to one (convention)
-FORWARD = 0.01  # ridge of what shares make a client send, over the mean variance of shares (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
 
@@ -62,7 +59,7 @@ class RehearsedShares:
     shares: Tensor  # (classes,)
     counts: Tensor  # (make-believe clients, classes) of those around it
     errors: Tensor  # (make-believe clients, classes) of their estimated shares
-    doubt: float  # how much more its rounds contradict each other, or its shares, than those of make-believe clients
+    doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
     near: bool  # whether the update lies among what the make-believe clients sent
 
     @property
@@ -187,7 +184,7 @@ def _broad(
     places = ((2 * place + 1) * len(sizes) // (2 * plan.sizes) for place in range(plan.sizes))
     sizes = sorted({sizes[place] for place in places})
     one_pass = -(-len(shop.auxiliary) // shop.training.batch_size)
-    tried: list[tuple[float, RoundScene, list[_First]]] = []
+    best: tuple[float, RoundScene, list[_First]] | None = None
     for passes in known_passes:
         learnt = replace(scene, passes=passes, learnt=shop.learnt(scene.base, passes * one_pass, rng))
         played, shares, folds = [], [], []
@@ -202,15 +199,12 @@ def _broad(
             continue
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
         found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
-        likely = _log_likelihood(sent, known, fold, found, errors, asked)
-        tried.append((likely if math.isfinite(likely) else -math.inf, learnt, [_First(one, errors) for one in found]))
-    if not tried:
+        likely = _log_likelihood(sent, known, fold, found, asked)
+        if best is None or likely > best[0]:
+            best = likely, learnt, [_First(one, errors) for one in found]
+    if best is None:
         raise NotApplicable(DIVERGED)
-    # Of those that are about as likely as the likeliest, the one whose clients are hardest to read: with few classes
-    # the updates hardly tell, and a model that knows its samples by heart would look like one that reads them well.
-    most = max(likely for likely, _, _ in tried)
-    _, best, first = min((one for one in tried if one[0] >= most - UNDECIDED), key=lambda one: one[2][0].precision)
-    return best, first
+    return best[1], best[2]
 
 
 def _near(
@@ -238,18 +232,32 @@ def _near(
     joint = mixed([fit for fits in each for fit in fits], known)
     seen = torch.stack([one.present for one in played]).any(0)
     found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
-    apart = _contradiction([mixed(fits, known) for fits in each])
-    if apart > CONTRADICTS:  # it cannot have held the same samples each time
+    errors = with_few_samples(errors, fold, known, samples * known.mean(0) / torch.bincount(labels))
+    doubt = _contradiction([mixed(fits, known) for fits in each])
+    if doubt > CONTRADICTS:  # it cannot have held the same samples each time
         return [
             _near([scene], [update], [one], rng, plan)[0]
             for scene, update, one in zip(scenes, updates, begun, strict=True)
         ]
-    estimated = positive(joint.unseen * seen)
-    unlike = [_misfit(s, known, estimated, found, own) for s, own in zip(played, asked, strict=True)]
-    doubt = max(apart, sum(unlike) / len(unlike))
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
     return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
+
+
+def with_few_samples(errors: Tensor, fold: Tensor, shares: Tensor, repeats: Tensor) -> Tensor:
+    """Errors (clients, classes) of make-believe clients, as large as few auxiliary samples make them for real ones.
+
+    Clients of a fold share its samples, and so the error that comes from these samples being what they are: of it there
+    is one draw a fold and class, which may be small by luck. How clients of one fold differ among themselves tells how
+    samples differ: a client with `repeats` (classes,) times as many samples of a class as the adversary has would see
+    that difference averaged out as many times better than the adversary's mean does. If what follows from that is
+    larger than what was seen, it counts.
+    """
+    middle = torch.stack([errors[fold == one].mean(0) for one in fold.tolist()])
+    own = (errors - middle).square().mean(0)
+    seen = errors.square().mean(0)
+    expected = own * (1 + (shares.mean(0) * repeats).sum())
+    return errors * (expected / seen.clamp_min(1e-30)).sqrt().clamp_min(1.0)
 
 
 def _is_near(readings: Tensor, asked: Tensor) -> bool:
@@ -269,42 +277,20 @@ def _contradiction(rounds: Sequence[ShareFit]) -> float:
     return max(1.0, apart / max(usual, 1e-12))
 
 
-def _misfit(sent: _Sent, shares: Tensor, estimated: Tensor, found: Tensor, asked: _Sent) -> float:
-    """How much worse its estimated shares explain what a real client sent than those of make-believe clients do.
-
-    Samples that the model knows better or worse than the auxiliary ones change what is sent in ways that shares do not,
-    and then the estimates are off too. found (1, classes) of the real client; `estimated` of make-believe ones of which
-    `shares` are true, both (clients, classes). Half of the logarithm is taken: part of what is sent otherwise says
-    nothing of shares (label_zoo.py, seed 500: errors of five cells were .31 in the mean, stated .21 without, .26 with).
-    """
-    real, usual = [], []
-    for name, reading in sent.readings.items():
-        if name in SHARES_ALONE:
-            continue
-        off = torch.cat([asked.readings[name], reading]) - ridge(
-            FORWARD, shares, reading, torch.cat([found, estimated])
-        )
-        usual.append(off[1:].square().sum(1).mean())
-        real.append(off[0].square().sum() / usual[-1].clamp_min(1e-30))
-    return math.sqrt(max(1.0, float(torch.stack(real).mean().sqrt())))
-
-
-def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, errors: Tensor, asked: _Sent) -> float:
+def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
     """Of what real clients sent, if their shares were `found` (updates, classes) and the rest as in the rehearsals.
 
     Shares can be found that explain any one reading. They do not explain all readings together if the make-believe
-    clients' samples were harder or easier for the model than the real ones'. The readings are so many views of the same
-    samples, so that their mean counts. The shares were fitted: by as much as they are known, given by the `errors`
-    (clients, classes) of make-believe ones, the fit is better than chance would have it (Laplace's approximation).
+    clients' samples were harder or easier for the model than the real ones'.
     """
-    sized = [name for name in sent.readings if name not in SHARES_ALONE]
-    total = float(errors.square().mean(0).sqrt().clamp_min(1e-30).log().sum()) * len(found)
-    for name in sized:
-        reading = sent.readings[name]
+    total = 0.0
+    for name, reading in sent.readings.items():
+        if name in SHARES_ALONE:
+            continue
         forward = mixed(fits_of({"shares": shares}, reading, folds, {"shares": found}), reading)
         spread = (forward.unseen - reading).square().mean(0).sqrt().clamp_min(1e-30)
         off = ((asked.readings[name] - forward.shares) / spread).square().clamp_max(1e4)
-        total -= float((0.5 * off + spread.log()).sum()) / len(sized)
+        total -= float((0.5 * off + spread.log()).sum())
     return total
 
 

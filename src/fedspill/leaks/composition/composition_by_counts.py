@@ -1,7 +1,7 @@
 """Composition by counts: a client's class shares are its label counts over their sum, read by the `labels` attack.
 
 Where Decaf fits one class's gradients to an update and knows nothing of defenses, this reads the counts behind noise,
-clipping, compression or a frozen head whose parameters are public (label_defended.py), several rounds together.
+clipping, compression or a frozen head whose parameters are public (defended.py), several rounds together.
 """
 
 from __future__ import annotations

@@ -205,12 +205,12 @@ class ReadCounts:
     def chosen(parts: Sequence[ReadCounts], which: Tensor) -> ReadCounts:
         """Of each origin what the part that `which` (origins,) names says."""
         rows = torch.arange(len(which))
-
-        def of(name: str) -> Tensor:
-            return torch.stack([getattr(part, name) for part in parts])[which, rows]
-
+        counts, sure, expected, low, high = (
+            torch.stack([getattr(part, name) for part in parts])[which, rows]
+            for name in ("counts", "sure", "expected", "low", "high")
+        )
         routes = tuple(parts[index].routes[row] for row, index in enumerate(which.tolist()))
-        return ReadCounts(of("counts"), of("sure"), of("expected"), of("low"), of("high"), routes)
+        return ReadCounts(counts, sure, expected, low, high, routes)
 
 
 def read(
@@ -279,7 +279,11 @@ def equally_hard(mean: float, origins: int, classes: int) -> Hardness:
 
 
 def mixed_hardness(answers: ModelAnswers, steps: Steps) -> Hardness:
-    """What local training meets: the start model in the first step, close to the end model in the others."""
+    """What local training meets: the start model in the first step, close to the end model in the others.
+
+    How it went from one to the other is not known: a class's hardness may lie anywhere between, with the variance of a
+    number of which no more is known than that.
+    """
     assert answers.start_confusion is not None
     assert answers.start_second is not None
     if answers.end_confusion is None or answers.end_second is None or steps.number == 1:
@@ -288,11 +292,13 @@ def mixed_hardness(answers: ModelAnswers, steps: Steps) -> Hardness:
     sound = answers.end_confusion.isfinite().all(2).all(1)
     late = torch.where(sound[:, None, None], answers.end_confusion, answers.start_confusion)
     late_second = torch.where(sound[:, None], answers.end_second, answers.start_second)
-    return hardness(
+    mixed = hardness(
         first * answers.start_confusion + (1 - first) * late,
         first * answers.start_second + (1 - first) * late_second,
         answers.per_class,
     )
+    way = (late - answers.start_confusion).diagonal(dim1=1, dim2=2)
+    return replace(mixed, doubt=mixed.doubt + way.square() / 12)
 
 
 def bias_from_weights(weight_sums: Tensor, steps: Steps, answers: ModelAnswers | None) -> Tensor:
