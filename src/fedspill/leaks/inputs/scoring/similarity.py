@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -36,11 +37,29 @@ class Range:
         return ((x.double() - self.low) / (self.high - self.low)).clamp(0, 1)
 
 
+_MATCHES: dict[tuple[bytes, bytes], Tensor] = {}
+MOST_MATCHES = 256
+
+
 def matched(samples: Tensor, real: Tensor) -> Tensor:
     """(n,) for each true sample (n, *shape) the index of the guessed one (k, *shape) matched with it, -1 for none.
 
     One to one, least total squared error: this is the only place where the truth orders what an attack returned.
     """
+    # Every metric asks for the same match, and a large one takes a second: the latest are kept, by what was matched.
+    key = (_content(samples), _content(real))
+    if key not in _MATCHES:
+        _MATCHES[key] = _least_error(samples, real)
+        if len(_MATCHES) > MOST_MATCHES:
+            del _MATCHES[next(iter(_MATCHES))]
+    return _MATCHES[key]
+
+
+def _content(samples: Tensor) -> bytes:
+    return hashlib.sha256(samples.detach().contiguous().numpy().tobytes()).digest() + str(tuple(samples.shape)).encode()
+
+
+def _least_error(samples: Tensor, real: Tensor) -> Tensor:
     result = torch.full((len(real),), -1, dtype=torch.int64)
     if len(samples):
         error = torch.cdist(samples.flatten(1).double(), real.flatten(1).double()).square()
