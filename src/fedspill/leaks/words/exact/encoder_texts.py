@@ -102,7 +102,7 @@ def arrange_encoder(
 def _order(signals: Told, fits: Tensor) -> Tensor:
     """(tokens, places) how much of what a place was told is what each token was told; -1 where it cannot stand."""
     scale = signals.tokens.norm(dim=0).clamp_min(1e-30)
-    mixed = torch.linalg.lstsq((signals.tokens / scale).T, (signals.places / scale).T, driver="gelsd").solution
+    mixed: Tensor = torch.linalg.lstsq((signals.tokens / scale).T, (signals.places / scale).T, driver="gelsd").solution
     mixed[~fits] = -1
     return mixed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,19 +30,20 @@ class RowSpace:
     @property
     def level(self) -> float:
         """The distance of a random vector of length 1."""
-        return float(max(self.free, 0) / self.width) ** 0.5
+        return math.sqrt(max(self.free, 0) / self.width)
 
     def distance(self, inputs: Tensor) -> Tensor:
         """(n,) how far each of inputs (n, width) lies from the space, of its length, in float64."""
         rows = inputs.to(self.basis)
         rows = rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-        return (rows - (rows @ self.basis) @ self.basis.T).norm(dim=-1)
+        far: Tensor = (rows - (rows @ self.basis) @ self.basis.T).norm(dim=-1)
+        return far
 
     def outside(self, many: int, rng: torch.Generator, beside: Tensor | None = None) -> Tensor:
         """(width, at most many) random orthonormal directions that are orthogonal to the space, and to `beside`."""
         base = self.basis if beside is None else torch.cat([self.basis, beside.to(self.basis)[:, None]], 1)
         fill = torch.randn(self.width, min(many, self.width - base.shape[1]), generator=rng, dtype=torch.float64)
-        q = torch.linalg.qr(torch.cat([base, fill.to(base)], 1))[0]
+        q: Tensor = torch.linalg.qr(torch.cat([base, fill.to(base)], 1))[0]
         return q[:, base.shape[1] :]
 
 
@@ -55,7 +57,8 @@ def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
     sizes = rows.norm(dim=1)
     noise = _ROUNDING * torch.hypot(sizes, kept * weight.detach().double().norm(dim=1))
     moved = sizes > sizes.max() * 1e-14
-    return rows[moved] / noise[moved, None]
+    scaled: Tensor = rows[moved] / noise[moved, None]
+    return scaled
 
 
 def as_sent(gradient: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Cells:
     def all_tokens(self) -> Tensor:
         if not self.tokens:
             return torch.zeros(0, dtype=torch.int64)
-        return torch.unique(torch.cat(list(self.tokens.values())))  # type: ignore[no-any-return, no-untyped-call]
+        return torch.unique(torch.cat(list(self.tokens.values())))  # type: ignore[no-any-return]
 
     def inside(self) -> Cells:
         """Without places behind a gap: texts have none."""
