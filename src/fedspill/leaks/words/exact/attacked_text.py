@@ -113,8 +113,9 @@ def attacked_texts(view: View, most: int, rng: torch.Generator, device: str) -> 
     messages = [message for message in readable(view) if message.kind != "aggregate"]
     if not messages:
         raise NotApplicable("No update or gradient of a single client was recorded for this adversary.")
-    models, notes = models_before(view), []
+    models = models_before(view)
     found: list[AttackedText] = []
+    notes: list[str] = []
     for index in torch.randperm(len(messages), generator=rng).tolist():
         message = messages[index]
         net = models.get(message.round)

@@ -57,7 +57,8 @@ def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
     sizes = rows.norm(dim=1)
     noise = _ROUNDING * torch.hypot(sizes, kept * weight.detach().double().norm(dim=1))
     moved = sizes > sizes.max() * 1e-14
-    return rows[moved] / noise[moved, None]
+    scaled: Tensor = rows[moved] / noise[moved, None]
+    return scaled
 
 
 def as_sent(gradient: Tensor) -> Tensor:
