@@ -34,10 +34,10 @@ class Reconstruction(Attack):
 
     Batches too large for that are read in part, row by row, where the first layer is rectified and inputs of the kind
     are at hand. Labels and batch order need not be known. Several local steps of plain SGD are followed one by one.
-    Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization instead. Each
-    sample carries a certificate: whether the network, given it, sends back what was observed. An adversary that knows
-    of a defense and has inputs of the kind takes the most likely batch where no exact one is found. Does not apply to
-    more samples than the first two layers have units, to several local epochs, and to sums of clients.
+    Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization
+    instead. Each sample carries a certificate: whether the network, given it, sends back what was observed. An
+    adversary that knows of a defense and has inputs of the kind takes the most likely batch where no exact one is
+    found. Does not apply to several local epochs, and to sums of clients.
     """
 
     name: ClassVar[str] = "inputs"
