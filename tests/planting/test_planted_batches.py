@@ -218,15 +218,15 @@ def test_behind_secure_aggregation_clients_are_read_in_turn_and_the_others_are_s
     training = {"training": {"algorithm": "fedsgd", "lr": 0.05, "batch_size": 16}}
     trace, guess = ran("planted-inputs", MALICIOUS_SERVER, **many, **training)
     assert {origin.sender for origin in guess.of} == {"aggregator"}
-    planted = [message for message in trace.messages("model") if message.round == 2]
+    planted = [message for message in trace.messages("model") if message.round == 1]
     assert len(planted) == 6
     heard = [message.receiver for message in planted if bool(message.tensors["fc1.weight"].any())]
     assert len(heard) == 2, "two batches of 16 fit into 64 rows"
     rows = [m.tensors["fc1.weight"].abs().sum(1) > 0 for m in planted if m.receiver in heard]
     assert not bool((rows[0] & rows[1]).any()), "each has rows of its own, which tell whose a sample is"
-    next_round = [m.receiver for m in trace.messages("model") if m.round == 3 and bool(m.tensors["fc1.weight"].any())]
+    next_round = [m.receiver for m in trace.messages("model") if m.round == 2 and bool(m.tensors["fc1.weight"].any())]
     assert not set(heard) & set(next_round)
-    assert min(len(found) for found in guess.samples) >= 24
+    assert min(len(found) for found in guess.samples) >= 16
     for number, found in enumerate(guess.samples):
         places = trace.truth().get(guess.of[number], "used_samples").tolist()
         clients = Deployment.of(check_plan({"seed": 3, **PLANT_CONTROL, **many, **training}, "test")).shares.clients
@@ -236,9 +236,9 @@ def test_behind_secure_aggregation_clients_are_read_in_turn_and_the_others_are_s
 
 def test_who_sees_updates_hands_out_one_model_and_reads_each_client() -> None:
     trace, guess = ran("planted-inputs", MALICIOUS_SERVER_UPDATES)
-    assert len(list(trace.messages("model"))) == 5
+    assert len(list(trace.messages("model"))) == 4
     assert {origin.sender for origin in guess.of} == {"client:0", "client:1"}
-    assert all(len(found) == 4 for found in guess.samples)
+    assert sum(len(found) for found in guess.samples) >= 20, "of 24: in 21 bins two samples may share all of theirs"
 
 
 def test_an_update_of_one_local_step_is_read_as_a_gradient_is() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedspill.errors import NotApplicable
-from fedspill.messages import EVERYONE, Kind, Message
+from fedspill.messages import Kind, Message
+from fedspill.observe.last_layer import MOST_SAMPLES
+from fedspill.planting.first_layer import FirstLayer
 from fedspill.threat import needs
 from fedspill.trace import Origin, View
 from fedspill.training import Tensors
@@ -20,26 +21,26 @@ PLANT_NEEDS = needs(
 )
 
 
+_LARGEST = 1e30  # of a gradient's values: what is larger is no gradient, and squares of it overflow
+
+
 @dataclass(frozen=True, eq=False)
 class PlantedBatch:
     """One message of a planted round as a mean gradient, and the models that it may be the answer to."""
 
     of: Origin
     models: dict[str, Tensors]  # by who received them
-    gradients: Tensors  # by parameter, in float64
+    gradients: Tensors  # of the first layer, in float64
     samples: int  # that the mean is taken over
     one_step: bool  # whether each client made one local step, as far as is known
 
-    def of_first(self, weight: str, bias: str) -> tuple[Tensor, Tensor] | None:
-        """The gradient of one layer, where the message has it and it is sound."""
-        w, b = self.gradients.get(weight), self.gradients.get(bias)
-        if w is None or b is None or w.ndim != 2 or b.shape != w.shape[:1]:
-            return None
-        return (w, b) if bool(torch.isfinite(w).all() and torch.isfinite(b).all() and (b != 0).any()) else None
+    def of_first(self, layer: FirstLayer) -> tuple[Tensor, Tensor]:
+        """The gradient of the first layer's weights and biases."""
+        return self.gradients[layer.weight], self.gradients[layer.bias]
 
 
-def planted_batches(view: View, rounds: range) -> list[PlantedBatch]:
-    """What was seen of those rounds: single messages where there are any, else sums."""
+def planted_batches(view: View, rounds: range, layer: FirstLayer) -> tuple[list[PlantedBatch], list[str]]:
+    """What was seen of those rounds, single messages where there are any, else sums; and notes on what was left out."""
     models: dict[int, dict[str, Tensors]] = {}
     for message in view.get("model"):
         if message.round in rounds:
@@ -47,32 +48,55 @@ def planted_batches(view: View, rounds: range) -> list[PlantedBatch]:
     kinds: tuple[Kind, ...] = ("update", "gradient")
     single = [message for kind in kinds if view.sees(kind) for message in view.get(kind)]
     seen = single or (view.get("aggregate") if view.sees("aggregate") else [])
-    found = []
+    found: list[PlantedBatch] = []
+    notes: list[str] = []
     for message in seen:
         if message.round in rounds and message.round in models:
             mine = models[message.round]
             own = {message.sender: mine[message.sender]} if message.sender in mine else mine
-            found.append(_batch(message, own, view))
+            fault = _fault(message, own, layer)
+            if fault:
+                notes.append(f"{message.sender} in round {message.round} was left out: {fault}")
+            else:
+                found.append(_batch(message, own, view, layer))
     if not found:
-        raise NotApplicable("No message of a planted round was seen.")
-    return found
+        raise NotApplicable(f"No message of a planted round can be read. {' '.join(notes[:3])}".strip())
+    return found, notes
 
 
-def _batch(message: Message, models: Mapping[str, Tensors], view: View) -> PlantedBatch:
+def _fault(message: Message, models: Mapping[str, Tensors], layer: FirstLayer) -> str:
+    """Why a message is not one of the model that was handed out; nothing where it is."""
+    examples = message.info.get("examples", 1)
+    if type(examples) is not int or not 1 <= examples <= MOST_SAMPLES:
+        return "it says that it comes from no number of examples that can be"
+    for name in (layer.weight, layer.bias):
+        tensor = message.tensors.get(name)
+        if tensor is None or any(name not in state or state[name].shape != tensor.shape for state in models.values()):
+            return f"it does not hold {name} as the model does"
+        if not tensor.is_floating_point() or not bool(tensor.double().abs().amax() < _LARGEST):
+            return f"{name} has values that are no gradient"
+    return ""
+
+
+def _batch(message: Message, models: Mapping[str, Tensors], view: View, layer: FirstLayer) -> PlantedBatch:
     kind = message.info.get("of", message.kind)
-    examples, clients = int(message.info.get("examples", 1)), int(message.info.get("clients", 1))
-    batch = int(view.knows("batch_size")) if view.has("batch_size") else examples
-    epochs = int(view.knows("local_epochs")) if view.has("local_epochs") else 1
+    examples = int(message.info.get("examples", 1))
+    clients = _count(message.info.get("clients", 1), 1)
+    batch = _count(view.knows("batch_size") if view.has("batch_size") else None, examples)
+    epochs = _count(view.knows("local_epochs") if view.has("local_epochs") else None, 1)
     if message.kind == "aggregate" and view.public.get("weighting") == "uniform":
         examples = clients * batch  # each client counts alike, as if all had one full batch
     scale, one_step = 1.0, True
     if kind == "update":
-        scale = -1.0 / float(view.knows("local_lr")) if view.has("local_lr") else -1.0
-        one_step = epochs == 1 and examples <= clients * batch
-    gradients = {name: scale * tensor.double() for name, tensor in message.tensors.items()}
-    return PlantedBatch(Origin(message.round, message.sender), dict(models), gradients, max(examples, 1), one_step)
+        lr = view.knows("local_lr") if view.has("local_lr") else None
+        known = isinstance(lr, int | float) and 1e-12 <= lr <= 1e12
+        scale = -1.0 / float(lr) if known else -1.0  # type: ignore[arg-type]
+        one_step = known and epochs == 1 and examples <= clients * batch
+    names = (layer.weight, layer.bias)
+    gradients = {name: scale * message.tensors[name].double() for name in names}
+    return PlantedBatch(Origin(message.round, message.sender), dict(models), gradients, examples, one_step)
 
 
-def is_for_all(models: Mapping[str, Tensors]) -> bool:
-    """Whether all clients got the same model."""
-    return set(models) == {EVERYONE}
+def _count(value: object, otherwise: int) -> int:
+    """A whole number from 1 up, or the other one where it is none."""
+    return value if type(value) is int and 1 <= value <= MOST_SAMPLES else otherwise

@@ -43,7 +43,7 @@ class ClassFishing(ActiveAttack):
         "training": {"algorithm": "fedsgd", "lr": 0.05, "batch_size": 2},
     }
 
-    first: int = 2  # honest rounds before it plants
+    first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
     rounds_read: int = 5
@@ -55,19 +55,21 @@ class ClassFishing(ActiveAttack):
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
         place, honest = _place(view), dict(model.tensors)
-        classes = int(view.public["classes"])
-        goal = plant_class(head_of(place.model), place.opened(honest), model.round % classes)
+        head = head_of(place.model)
+        goal = plant_class(head, place.opened(honest), model.round % _classes(place, head))
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, None))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place, batches = _place(view), planted_batches(view, self._when.read)
+        place = _place(view)
+        batches, notes = planted_batches(view, self._when.read, place.layer)
+        classes = _classes(place, head_of(place.model))
         found, certified, labels = [], [], []
         for batch in batches:
             x, alone = _read(place, batch)
             found.append(x)
             certified.append(torch.full((len(x),), alone))
-            labels.append(torch.full((len(x),), batch.of.round % int(view.public["classes"])))
-        return guess_of_batches(batches, found, certified, labels)
+            labels.append(torch.full((len(x),), batch.of.round % classes))
+        return guess_of_batches(batches, found, certified, labels, notes)
 
     @property
     def _when(self) -> PlantedRounds:
@@ -78,10 +80,16 @@ def _place(view: View) -> ReadingPlace:
     return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
 
+def _classes(place: ReadingPlace, head: str) -> int:
+    weight = place.model.get_submodule(head).weight
+    assert isinstance(weight, torch.Tensor)
+    return len(weight)
+
+
 def _read(place: ReadingPlace, batch: PlantedBatch) -> tuple[torch.Tensor, bool]:
     """The one sample (at most), and whether it was alone."""
-    packing, seen = place.packing(), batch.of_first(place.layer.weight, place.layer.bias)
-    if seen is None or not batch.one_step:
+    packing = place.packing()
+    if not batch.one_step:
         return torch.zeros(0, *packing.shape), False
-    features, alone = one_sample(*seen)
+    features, alone = one_sample(*batch.of_first(place.layer))
     return packing.unpack(features[None]).clamp(packing.low, packing.high), alone

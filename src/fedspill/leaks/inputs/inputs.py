@@ -37,8 +37,7 @@ class Reconstruction(Attack):
     Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization
     instead. Each sample carries a certificate: whether the network, given it, sends back what was observed. An
     adversary that knows of a defense and has inputs of the kind takes the most likely batch where no exact one is
-    found. Does not apply to more samples than the first two layers have units, to several local epochs, and to sums
-    of clients.
+    found. Does not apply to several local epochs, and to sums of clients.
     """
 
     name: ClassVar[str] = "inputs"

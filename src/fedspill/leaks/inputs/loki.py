@@ -45,13 +45,15 @@ class Loki(ActiveAttack):
     }
     for_each_client: ClassVar[bool] = True
 
-    first: int = 2  # honest rounds before it plants
+    first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
     rounds_read: int = 3
 
     def rounds(self, view: View) -> range:
-        _place(view)
+        place = _place(view)
+        if place.through is None or place.blocks < 2:
+            raise NotApplicable("LOKI is planted in convolutions with channels for several; this network has none.")
         return self._when.planted
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
@@ -62,9 +64,10 @@ class Loki(ActiveAttack):
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place, batches = _place(view), planted_batches(view, self._when.read)
+        place = _place(view)
+        batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [_read(place, batch) for batch in batches]
-        return guess_of_batches(batches, found, [vouches_for_none(one) for one in found])
+        return guess_of_batches(batches, found, [vouches_for_none(one) for one in found], notes=notes)
 
     @property
     def _when(self) -> PlantedRounds:
@@ -72,10 +75,7 @@ class Loki(ActiveAttack):
 
 
 def _place(view: View) -> ReadingPlace:
-    place = ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
-    if place.through is None or place.blocks < 2:
-        raise NotApplicable("Clients are told apart by convolutions with channels for several; this network has none.")
-    return place
+    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
 
 def _block(receiver: str, place: ReadingPlace) -> int:
@@ -84,17 +84,15 @@ def _block(receiver: str, place: ReadingPlace) -> int:
 
 def _read(place: ReadingPlace, batch: PlantedBatch) -> Tensor:
     """What the bins of every block hold, those of the largest gradient first, at most as many as there are samples."""
-    seen, through = batch.of_first(place.layer.weight, place.layer.bias), place.through
+    weight, bias = batch.of_first(place.layer)
     found = [torch.zeros(0, *place.packing().shape, dtype=torch.float64)]
-    if seen is None or through is None:
-        return found[0]
     blocks = {_block(receiver, place): state for receiver, state in batch.models.items()}
     for block, state in blocks.items():
         network, packing = PlantedNetwork.of(place.model, state), place.packing(block)
         readings = readings_of(network.first.weight, network.first.bias, network.second.weight)
-        own = seen[0][:, through.constants(block)]
+        own = bias if place.through is None else weight[:, place.through.constants(block)]
         if bool(own.any()):
             most = -(-batch.samples // len(blocks))
-            x = packing.unpack(strongest_quotients(readings, seen[0], own, most))
+            x = packing.unpack(strongest_quotients(readings, weight, own, most))
             found.append(x.clamp(packing.low, packing.high))
     return torch.cat(found)[: batch.samples]

@@ -49,7 +49,7 @@ class PlantedInputs(ActiveAttack):
 
     functionals: int = 3
     norms: Norms = "small"
-    first: int = 2  # honest rounds before it plants
+    first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "sphere"
     rounds_read: int = 3
@@ -74,9 +74,9 @@ class PlantedInputs(ActiveAttack):
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place, batches = _place(view), planted_batches(view, self._when.read)
+        place = _place(view)
+        batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [self._peeled(place, batch, view) for batch in batches]
-        notes = []
         if not all(batch.one_step for batch in batches):
             notes.append("clients make several local steps, of which no certificate holds")
         return guess_of_batches(
@@ -108,13 +108,12 @@ class PlantedInputs(ActiveAttack):
 
     def _peeled(self, place: ReadingPlace, batch: PlantedBatch, view: View) -> Peeled:
         """Everything that can be vouched for, of all clients that were handed bins."""
-        seen = batch.of_first(place.layer.weight, place.layer.bias)
         nothing = torch.zeros(0, *place.packing().shape, dtype=torch.float64)
         parts = [Peeled(nothing, torch.zeros(0, dtype=torch.int64))]
         for receiver, state in batch.models.items():
             part = self._part_of(receiver, batch.of.round, view, place)
-            if seen is not None and part is not None:
-                weight, bias = seen
+            if part is not None:
+                weight, bias = batch.of_first(place.layer)
                 if part.blocks > 1 and place.through is not None:  # its own part of the sum of all clients
                     bias = weight[:, place.through.constants(part.block)]
                 network = PlantedNetwork.of(place.model, state)

@@ -39,7 +39,7 @@ class RobbingTheFed(ActiveAttack):
     leak = INPUTS
     control: ClassVar[Mapping[str, Any] | None] = PLANT_CONTROL
 
-    first: int = 2  # honest rounds before it plants
+    first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
     rounds_read: int = 3
@@ -54,9 +54,10 @@ class RobbingTheFed(ActiveAttack):
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place, batches = _place(view), planted_batches(view, self._when.read)
+        place = _place(view)
+        batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [_read(place, batch) for batch in batches]
-        return guess_of_batches(batches, found, [vouches_for_none(one) for one in found])
+        return guess_of_batches(batches, found, [vouches_for_none(one) for one in found], notes=notes)
 
     @property
     def _when(self) -> PlantedRounds:
@@ -68,10 +69,8 @@ def _place(view: View) -> ReadingPlace:
 
 
 def _read(place: ReadingPlace, batch: PlantedBatch) -> torch.Tensor:
-    packing, seen = place.packing(), batch.of_first(place.layer.weight, place.layer.bias)
-    if seen is None:
-        return torch.zeros(0, *packing.shape)
+    packing = place.packing()
     network = PlantedNetwork.of(place.model, next(iter(batch.models.values())))
     readings = readings_of(network.first.weight, network.first.bias, network.second.weight)
-    x = packing.unpack(strongest_quotients(readings, *seen, batch.samples))
+    x = packing.unpack(strongest_quotients(readings, *batch.of_first(place.layer), batch.samples))
     return x.clamp(packing.low, packing.high)

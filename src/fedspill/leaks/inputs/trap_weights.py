@@ -42,7 +42,7 @@ class TrapWeights(ActiveAttack):
     kind: TrapKind = "published"
     peeled: bool = False
     factor: float = 0.95  # of a row's positive half, fitted to the data by the authors
-    first: int = 2  # honest rounds before it plants
+    first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
     rounds_read: int = 3
@@ -61,19 +61,18 @@ class TrapWeights(ActiveAttack):
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place, batches = _place(view), planted_batches(view, self._when.read)
+        place = _place(view)
+        batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [self._read(place, batch) for batch in batches]
         marks = [torch.ones(len(one), dtype=torch.bool) if self.peeled else vouches_for_none(one) for one in found]
-        return guess_of_batches(batches, found, marks)
+        return guess_of_batches(batches, found, marks, notes=notes)
 
     @property
     def _when(self) -> PlantedRounds:
         return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
 
     def _read(self, place: ReadingPlace, batch: PlantedBatch) -> torch.Tensor:
-        packing, seen = place.packing(), batch.of_first(place.layer.weight, place.layer.bias)
-        if seen is None:
-            return torch.zeros(0, *packing.shape)
+        packing, seen = place.packing(), batch.of_first(place.layer)
         if self.peeled:
             network = PlantedNetwork.of(place.model, next(iter(batch.models.values())))
             return peel(network, packing, *seen, batch.samples).samples
