@@ -77,8 +77,13 @@ class record_round:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._recorder is not None:
-            self._recorder.finish()  # a loop that broke leaves an unfinished recording, which says that it is
+        if kind is None:  # a loop that broke leaves an unfinished recording, which says that it is
+            self.close()
+
+    def close(self) -> None:
+        """The recording is whole."""
+        if self._recorder is not None:
+            self._recorder.finish()
 
     def _update(self, number: int, sender: str, start: Mapping[str, Tensor], came: Returned) -> Message:
         state, examples = came if isinstance(came, tuple) else (came, None)

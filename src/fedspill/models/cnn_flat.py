@@ -25,6 +25,7 @@ class CnnFlat(ModelSpec):
     second: int = 16  # of the second
     stride: int = 1  # of the second
     dense: int = 128
+    last_bias: bool = True
 
     def __post_init__(self) -> None:
         require_positive("first", self.first)
@@ -44,6 +45,6 @@ class CnnFlat(ModelSpec):
             flatten=nn.Flatten(),
             dense=nn.Linear(self.second * sides[0] * sides[1], self.dense),
             activation3=nn.ReLU(),
-            head=nn.Linear(self.dense, classes),
+            head=nn.Linear(self.dense, classes, bias=self.last_bias),
         )
         return nn.Sequential(layers)

@@ -121,7 +121,7 @@ def test_rehearsals_read_walks_that_turn(digits: Dataset) -> None:
     """Five epochs at a high rate: the segment between both ends says little about the way."""
     trace, known = recorded(digits, replace(SGD, epochs=5, lr=0.3))
     path, ours = guessed(trace, known, solver="path"), guessed(trace, known)
-    assert error(ours, trace) < 0.7 * error(path, trace)
+    assert error(ours, trace) < 0.8 * error(path, trace)
     assert torch.equal(ours.shares, guessed(trace, known).shares)  # the same seed, the same rehearsals
 
 

@@ -44,6 +44,6 @@ class DirectLabels(Attack):
             )
         gradients = received.visits.sum(0)
         negative = (received.visits[received.seen] < 0).sum(1)
-        if float((negative == 1).double().mean()) < 0.9:
+        if float((negative == 1).double().mean()) < 0.5:
             raise NotApplicable("Most gradients have several negative entries: the head does more than add up.")
         return received.guess(-gradients, known_or_none(view, received).samples)

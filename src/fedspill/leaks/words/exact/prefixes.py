@@ -63,7 +63,7 @@ def grow_prefixes(
         base = (state + screen.output_bias) @ screen.tilted
         size = (state - state.mean(1, keepdim=True)).norm(dim=1)
         fits: list[tuple[float, int, int]] = []
-        step = max(1, _PAIRS_AT_ONCE // len(tokens))
+        step = max(1, _PAIRS_AT_ONCE // max(1, len(tokens)))
         for begin in range(0, len(alive), step):
             known_keys, known_values = keys[begin : begin + step], values[begin : begin + step]
             scores = torch.einsum("thd,alhd->athl", query, known_keys) / sqrt(depth)
