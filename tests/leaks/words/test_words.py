@@ -219,7 +219,7 @@ def test_dager_reads_what_fits_into_the_dimensions_and_refuses_the_rest() -> Non
     single = LocalTraining(algorithm="fedsgd", batch_size=2)
     outcome = federation(single, "curious-server", "dager", freeze_embeddings=True)
     assert outcome.scores["exact-sequences"].value >= 0.75
-    message, _ = attacked(16, 0)
+    message, _ = attacked(40, 0)
     assert make("attacks", "dager").recover(message).sequences == []
 
 
