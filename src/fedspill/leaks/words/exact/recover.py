@@ -78,7 +78,8 @@ def _cells(
     positions = attacked.gradients.get("wpe.weight")
     if allowed is not None and positions is not None:  # tokens are known: any may stand at any place that was used
         places = int((positions.abs().sum(1) > 0).sum())
-        yield Cells({place: allowed for place in range(places)})
+        if places and len(allowed):
+            yield Cells({place: allowed for place in range(places)})
 
 
 def _decoder(attacked: AttackedText, cells: Sequence[Cells], rng: torch.Generator) -> RecoveredText:
