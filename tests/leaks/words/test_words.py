@@ -215,12 +215,12 @@ def test_the_certificate_tells_a_wrong_order_and_a_wrong_label() -> None:
     assert last.proven(message, real, [1 - labels[0], labels[1]]) == [False, True]
 
 
-def test_dager_reads_what_fits_into_the_dimensions_and_refuses_the_rest() -> None:
+def test_dager_reads_what_fits_into_the_dimensions_and_vouches_for_nothing() -> None:
     single = LocalTraining(algorithm="fedsgd", batch_size=2)
     outcome = federation(single, "curious-server", "dager", freeze_embeddings=True)
     assert outcome.scores["exact-sequences"].value >= 0.75
-    message, _ = attacked(16, 0)
-    assert make("attacks", "dager").recover(message).sequences == []
+    message, _ = attacked(40, 0)
+    assert not any(make("attacks", "dager").recover(message).certified)
 
 
 def test_reports_hold_no_word_of_a_text() -> None:

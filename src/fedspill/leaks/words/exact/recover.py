@@ -78,7 +78,8 @@ def _cells(
     positions = attacked.gradients.get("wpe.weight")
     if allowed is not None and positions is not None:  # tokens are known: any may stand at any place that was used
         places = int((positions.abs().sum(1) > 0).sum())
-        yield Cells({place: allowed for place in range(places)})
+        if places and len(allowed):
+            yield Cells({place: allowed for place in range(places)})
 
 
 def _decoder(attacked: AttackedText, cells: Sequence[Cells], rng: torch.Generator) -> RecoveredText:
@@ -138,7 +139,10 @@ def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator
     if roomy:
         most = max(200, 4 * rest.samples)
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
-            yield grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
+            texts = grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
+            yield texts
+            if len(texts) >= rest.width:  # more would fit at every looser tolerance
+                return
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     others = spaces[1:] + row_spaces(as_sent(gradient)) if rest.steps > 1 or not rest.whole else spaces[1:]
     others = [space for space in others if space.free >= SPARE]
@@ -147,7 +151,10 @@ def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator
     loosest = _each(cells, len(LADDER))[-1]
     for space in others:
         for tolerance in LOOSE:
-            yield grow_prefixes(rest.net, loosest, space, tolerance, 2 * rest.samples, rng)
+            texts = grow_prefixes(rest.net, loosest, space, tolerance, 2 * rest.samples, rng)
+            yield texts
+            if len(texts) >= rest.width:
+                break
 
 
 def _each(cells: Sequence[Cells], many: int) -> list[Cells]:
