@@ -26,6 +26,7 @@ from fedspill.training import Tensors
 
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
+EXPECTED_DRAWS = 2  # that what follows from theory counts as, beside what was seen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
 
@@ -59,6 +60,7 @@ class RehearsedShares:
     shares: Tensor  # (classes,)
     counts: Tensor  # (make-believe clients, classes) of those around it
     errors: Tensor  # (make-believe clients, classes) of their estimated shares
+    lack: Tensor  # (classes,) how much larger those of real clients are, see what_few_samples_lack; 1 or more
     doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
     near: bool  # whether the update lies among what the make-believe clients sent
 
@@ -232,7 +234,7 @@ def _near(
     joint = mixed([fit for fits in each for fit in fits], known)
     seen = torch.stack([one.present for one in played]).any(0)
     found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
-    errors = with_few_samples(errors, fold, known, samples * known.mean(0) / torch.bincount(labels))
+    lack = what_few_samples_lack(errors, fold, known, samples * known.mean(0) / torch.bincount(labels))
     doubt = _contradiction([mixed(fits, known) for fits in each])
     if doubt > CONTRADICTS:  # it cannot have held the same samples each time
         return [
@@ -241,23 +243,23 @@ def _near(
         ]
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
-    return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
+    return [RehearsedShares(found[0], counts, errors, lack, doubt, one) for one in near]
 
 
-def with_few_samples(errors: Tensor, fold: Tensor, shares: Tensor, repeats: Tensor) -> Tensor:
-    """Errors (clients, classes) of make-believe clients, as large as few auxiliary samples make them for real ones.
+def what_few_samples_lack(errors: Tensor, fold: Tensor, shares: Tensor, repeats: Tensor) -> Tensor:
+    """(classes,) how much larger errors (clients, classes) are for real clients than for make-believe ones.
 
     Clients of a fold share its samples, and so the error that comes from these samples being what they are: of it there
     is one draw a fold and class, which may be small by luck. How clients of one fold differ among themselves tells how
     samples differ: a client with `repeats` (classes,) times as many samples of a class as the adversary has would see
     that difference averaged out as many times better than the adversary's mean does. If what follows from that is
-    larger than what was seen, it counts.
+    larger than what was seen, it counts as much as two draws do beside those that were seen, one for each class.
     """
     middle = torch.stack([errors[fold == one].mean(0) for one in fold.tolist()])
-    own = (errors - middle).square().mean(0)
-    seen = errors.square().mean(0)
-    expected = own * (1 + (shares.mean(0) * repeats).sum())
-    return errors * (expected / seen.clamp_min(1e-30)).sqrt().clamp_min(1.0)
+    expected = (errors - middle).square().mean(0) * (1 + (shares.mean(0) * repeats).sum())
+    ratio = (expected / errors.square().mean(0).clamp_min(1e-30)).clamp_min(1.0)
+    weight = EXPECTED_DRAWS / (EXPECTED_DRAWS + errors.shape[1])
+    return (1 - weight + weight * ratio).sqrt()
 
 
 def _is_near(readings: Tensor, asked: Tensor) -> bool:

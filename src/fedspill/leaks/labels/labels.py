@@ -31,6 +31,7 @@ from fedspill.observe.rehearsed_shares import (
 )
 from fedspill.trace import View
 
+UNREHEARSED = 1.15  # how much larger errors must be taken to be, to compare with readings (label_zoo.py, seed 503)
 LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
 EXACT = 0.985  # of the labels of make-believe clients: what reads so many needs no rehearsal (convention)
 
@@ -91,7 +92,8 @@ def _chosen(
 ) -> LabelCounts:
     """For each round the reading that has more labels of its make-believe clients right."""
     hoped = {
-        number: mean([1 - 0.5 * one.error for one in _of_round(stage, results, number)]) for number in stage.scenes
+        number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
+        for number in stage.scenes
     }
     assert alone.confidence is not None
     assert alone.sure is not None
@@ -131,14 +133,16 @@ def _of_round(stage: RehearsalPlan, results: Sequence[RehearsedShares], number: 
 def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
     """Counts, how sure each is, the expected share of labels that are right, and bounds of the counts; (classes,) each.
 
-    An estimate errs as those of make-believe clients do, by more where the client's rounds contradict each other.
+    An estimate errs as those of make-believe clients do, by more where the auxiliary samples are few and where the
+    client's rounds contradict each other.
     """
     wider = rareness(len(result.shares)) * result.doubt
     counts = counts_of_shares(result.shares[None], samples)[0]
-    amounts, spread = samples * result.shares, samples * wider * result.errors.square().mean(0).sqrt() + LEAST_SPREAD
+    errors = wider * result.lack * result.errors
+    amounts, spread = samples * result.shares, samples * errors.square().mean(0).sqrt() + LEAST_SPREAD
     below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
     exact = above - torch.where(counts > 0, below, torch.zeros_like(below))
-    expected = 1 - 0.5 * wider * result.error
+    expected = 1 - 0.5 * float(errors.abs().sum(1).mean())
     reach = float(torch.special.ndtri(torch.tensor((1 + COUNTS.stated) / 2, dtype=torch.float64))) * spread
     low, high = ((amounts + side * reach).round().clamp(0, samples).long() for side in (-1, 1))
     return counts, exact, min(max(expected, 0.0), 1.0), low, high
