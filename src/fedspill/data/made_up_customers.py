@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedspill.data.splits import split
 from fedspill.data.tables import encode, table_dataset
@@ -35,9 +36,10 @@ class MadeUpCustomers(DataSource):
         rng = np.random.default_rng(self.seed)
         means, age = rng.normal(size=(2, self.people))  # what both the shop's and the bank's figures hang on
 
-        def measured(of_means: float, of_age: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        def measured(of_means: float, of_age: float) -> NDArray[np.float64]:
             own = rng.normal(size=self.people)
-            return (of_means * means + of_age * age + own) / np.sqrt(of_means**2 + of_age**2 + 1)
+            made: NDArray[np.float64] = (of_means * means + of_age * age + own) / np.sqrt(of_means**2 + of_age**2 + 1)
+            return made
 
         numbers = {name: measured(*rng.normal(scale=0.8, size=2)) for name in (*SHOP, *BANK)}
         for name in ("night orders", "baby goods", "alcohol", "pharmacy", "overdrawn", "savings plan"):

@@ -68,7 +68,8 @@ class Cone(Attack):
 
         def together(uses: Tensor) -> Tensor:
             rows = side_by_side(received.visits[uses], received.classes)
-            return of_rows(rows) * rows.norm(dim=1, keepdim=True)  # the longer, the further from the noise
+            weighed: Tensor = of_rows(rows) * rows.norm(dim=1, keepdim=True)  # the longer, the further from the noise
+            return weighed
 
         usable = _usable_visits(received)
         readings: dict[str, tuple[Reading, Tensor]] = {
