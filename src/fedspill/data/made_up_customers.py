@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedspill.data.splits import split
 from fedspill.data.tables import encode, table_dataset
@@ -36,7 +37,7 @@ class MadeUpCustomers(DataSource):
         rng = np.random.default_rng(self.seed)
         means, age = rng.normal(size=(2, self.people))  # what both the shop's and the bank's figures hang on
 
-        def measured(of_means: float, of_age: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        def measured(of_means: float, of_age: float) -> NDArray[np.float64]:
             own = rng.normal(size=self.people)
             mixed: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = of_means * means + of_age * age + own
             mixed /= math.sqrt(of_means**2 + of_age**2 + 1)
