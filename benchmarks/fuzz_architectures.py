@@ -2,8 +2,8 @@
 
     python benchmarks/fuzz_architectures.py [networks] [seconds an attack] [first seed]
 
-Networks have random layers, norms, activations, residual connections, attention, shared weights, frozen parts and heads,
-on tables, images and tokens. Prints how many outcomes of each kind there were, and every crash by type and line.
+Networks have random layers, norms, activations, residual connections, attention, shared weights, frozen parts and
+heads, on tables, images and tokens. Prints how many outcomes of each kind there were, and every crash by type and line.
 """
 
 from __future__ import annotations
@@ -114,10 +114,8 @@ def tried(seed: int, limit: float) -> Counter[str]:
     draw = random.Random(seed)
     kind, algorithm = draw.choice(KINDS), draw.choice(("fedavg", "fedsgd"))
     samples = draw.choice((2, 3, 8, 24))
-    clients = [
-        Examples(inputs_of(kind, samples, seed + n), torch.randint(CLASSES, (samples,), generator=torch.Generator().manual_seed(n)))
-        for n in range(3)
-    ]  # fmt: skip
+    labels = [torch.randint(CLASSES, (samples,), generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    clients = [Examples(inputs_of(kind, samples, seed + n), own) for n, own in enumerate(labels)]
     training = LocalTraining(algorithm=algorithm, lr=0.05, batch_size=draw.choice((2, 4, 8)))  # type: ignore[arg-type]
     architecture = partial(built, kind, seed)
     model = architecture()
