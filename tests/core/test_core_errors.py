@@ -60,6 +60,7 @@ def test_exit_codes_are_frozen() -> None:
         "USAGE": 2,
         "INCOMPLETE": 3,
         "REFUSED": 4,
+        "READ": 5,
         "INTERRUPTED": 130,
     }
     assert errors.InputRefused.exit_code == 4
