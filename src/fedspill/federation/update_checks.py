@@ -80,6 +80,9 @@ def _quoted(value: object) -> str:
 
 def _value_fault(tensors: Tensors) -> str | None:
     """One norm per tensor finds NaN, infinities and values whose squares overflow in a single pass."""
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}  # counters are whole
+    if not tensors:
+        return None
     norms = [float(norm) for norm in torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()]
     for (name, tensor), norm in zip(tensors.items(), norms, strict=True):
         if not math.isfinite(norm):

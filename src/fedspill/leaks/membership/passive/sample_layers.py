@@ -97,6 +97,7 @@ def _captured(
             layer: (ins.detach().double(), torch.zeros(len(x), 0, dtype=torch.double))
             for layer, (ins, _) in used.items()
         }
+    used = {layer: call for layer, call in used.items() if call[1].requires_grad}  # not those of a frozen beginning
     outputs = [output for _, output in used.values()]
     given = torch.autograd.grad(loss, outputs, allow_unused=True) if outputs else ()
     return {
