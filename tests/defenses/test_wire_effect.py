@@ -107,7 +107,7 @@ def test_nothing_before_or_after_changes_an_effect() -> None:
         sample_clip=1.0, sample_sum_noise=2.0, step_clip=3.0, step_noise=0.1, update_clip=4.0, update_noise=0.2,
         rescaled=True, dropped=0.3, last_rows_dropped=0.4, features_dropped=0.5, smoothed=0.6,
         rounding=Rounding("int8", of_largest=1 / 64), topped_up=0.7, no_last_bias=True, no_last_layer=True,
-        only_order=True,
+        only_order=True, returned_noise=True, returned_coarse=True, embedding_noise=0.8, labels_redrawn=0.9,
     )  # fmt: skip
     assert all(getattr(effect, item.name) != item.default for item in fields(effect)), "every number is tried"
     assert WireEffect().then(effect) == effect.then(WireEffect()) == effect
