@@ -20,36 +20,32 @@ from fedspill.trace_folder import FolderTrace
 OWN = Path(__file__).parents[2] / "examples" / "own"
 
 
-def outcome_of(trace: Trace) -> tuple[str, float]:
-    """How an attack on the labels ends, and how far above chance it is."""
+def outcome_of(trace: Trace) -> tuple[str, int]:
+    """How an attack on the labels ends, and how many updates are scored."""
     outcome = run_attack(make("attacks", "llbg"), trace, adversary("curious-server"), seed=1)
     score = outcome.scores.get("label-asr")
-    return outcome.status, score.low - score.chance if score else 0.0
+    return outcome.status, score.n if score else 0
 
 
-@pytest.mark.parametrize("folder", ["hospitals", "tokens"])
-def test_a_plan_of_ones_own_leaks_labels_and_is_read_without_truth(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("folder", "updates"), [("hospitals", 24), ("tokens", 18)])
+def test_a_plan_of_ones_own_is_scored_with_truth_and_read_without(
+    folder: str, updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     plan = read_plan(OWN / folder / "plan.toml")
     deployment = Deployment.of(plan)
     heard = MemoryTrace(deployment.protocol())
     deployment.federation(heard).run()
-    status, gain = outcome_of(heard)
-    assert status == "ok"
-    assert gain > 0
+    assert outcome_of(heard) == ("ok", updates)
     record_without_truth(plan, tmp_path / "trace")
-    assert outcome_of(FolderTrace(tmp_path / "trace"))[0] == "read"
+    assert outcome_of(FolderTrace(tmp_path / "trace")) == ("read", 0)
 
 
-@pytest.mark.parametrize(("words", "status"), [([], "read"), (["truth"], "ok")])
-def test_a_loop_of_ones_own_is_recorded(words: list[str], status: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "ends"), [([], ("read", 0)), (["truth"], ("ok", 18))])
+def test_a_loop_of_ones_own_is_recorded(words: list[str], ends: tuple[str, int], tmp_path: Path) -> None:
     script = str(OWN / "backbone_loop" / "federate.py")
     subprocess.run([sys.executable, script, str(tmp_path / "trace"), *words], check=True, timeout=120)
-    ended, gain = outcome_of(FolderTrace(tmp_path / "trace"))
-    assert ended == status
-    assert gain > 0 or not words
+    assert outcome_of(FolderTrace(tmp_path / "trace")) == ends
 
 
 def test_none_takes_more_than_sixty_lines() -> None:
