@@ -48,7 +48,7 @@ class Loki(ActiveAttack):
     first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
-    rounds_read: int = 2
+    rounds_read: int = 3
 
     def rounds(self, view: View) -> range:
         refuse_large_sums(view)

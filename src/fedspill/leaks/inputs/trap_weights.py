@@ -45,7 +45,7 @@ class TrapWeights(ActiveAttack):
     first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
-    rounds_read: int = 2
+    rounds_read: int = 3
     draw: int = 0  # which random rows; the same in all rounds of an arrival
 
     def rounds(self, view: View) -> range:
