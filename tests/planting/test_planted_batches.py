@@ -269,3 +269,10 @@ def test_convolutions_of_their_own_tell_clients_apart_in_a_sum(name: str, least:
         assert right(found, real) >= least * 6 * 24, "144 samples in 96 rows: more than bins without channels can hold"
         if name == "planted-inputs":
             assert right(found, real) == len(found)
+
+
+def test_sums_of_very_many_samples_are_refused_before_any_round() -> None:
+    many = {"federation": {"clients": 30, "rounds": 2}, "training": {"algorithm": "fedsgd", "batch_size": 30}}
+    deployment = Deployment.of(check_plan({**PLANT_CONTROL, **many}, "test"))
+    with pytest.raises(NotApplicable, match="A sum of about 900 samples"):
+        run_planted(make("attacks", "planted-inputs"), MALICIOUS_SERVER, deployment)

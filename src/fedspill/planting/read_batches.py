@@ -21,6 +21,7 @@ PLANT_NEEDS = needs(
 )
 
 
+MOST_SUMMED = 400
 _LARGEST = 1e30  # of a gradient's values: what is larger is no gradient, and squares of it overflow
 
 
@@ -37,6 +38,20 @@ class PlantedBatch:
     def of_first(self, layer: FirstLayer) -> tuple[Tensor, Tensor]:
         """The gradient of the first layer's weights and biases."""
         return self.gradients[layer.weight], self.gradients[layer.bias]
+
+
+def refuse_large_sums(view: View) -> None:
+    """Raises NotApplicable where only sums are seen and these are of so many samples that holding what is read against
+    them takes longer than reading; before anything is planted.
+    """
+    if view.sees("update") or view.sees("gradient") or not (view.has("client_count") and view.has("batch_size")):
+        return
+    samples = _count(view.knows("client_count"), 1) * _count(view.knows("batch_size"), 1)
+    if samples > MOST_SUMMED:
+        raise NotApplicable(
+            f"A sum of about {samples} samples is not read: {MOST_SUMMED} at most are matched with the truth.",
+            remedy="Audit a plan with fewer clients or smaller batches.",
+        )
 
 
 def planted_batches(view: View, rounds: range, layer: FirstLayer) -> tuple[list[PlantedBatch], list[str]]:

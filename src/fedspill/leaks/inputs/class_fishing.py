@@ -16,7 +16,7 @@ from fedspill.messages import Message
 from fedspill.planting.arrival import Way
 from fedspill.planting.class_fishing import head_of, one_sample, plant_class
 from fedspill.planting.planted_rounds import PlantedRounds
-from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.trace import View
 
@@ -49,6 +49,7 @@ class ClassFishing(ActiveAttack):
     rounds_read: int = 5
 
     def rounds(self, view: View) -> range:
+        refuse_large_sums(view)
         place = _place(view)
         head_of(place.model)
         return self._when.planted

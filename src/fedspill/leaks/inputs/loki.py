@@ -19,7 +19,7 @@ from fedspill.planting.arrival import Way
 from fedspill.planting.first_layer import PlantedNetwork
 from fedspill.planting.peel import readings_of
 from fedspill.planting.planted_rounds import PlantedRounds
-from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.planting.robbing_rows import plant_brightness, strongest_quotients
 from fedspill.trace import View
@@ -51,6 +51,7 @@ class Loki(ActiveAttack):
     rounds_read: int = 3
 
     def rounds(self, view: View) -> range:
+        refuse_large_sums(view)
         place = _place(view)
         if place.through is None or place.blocks < 2:
             raise NotApplicable("LOKI is planted in convolutions with channels for several; this network has none.")

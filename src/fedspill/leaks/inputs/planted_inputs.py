@@ -19,7 +19,7 @@ from fedspill.planting.bins import BinDesign, Norms, plant_bins, silence
 from fedspill.planting.first_layer import PlantedNetwork
 from fedspill.planting.peel import Peeled, peel
 from fedspill.planting.planted_rounds import PlantedRounds
-from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.trace import View
 
@@ -56,6 +56,7 @@ class PlantedInputs(ActiveAttack):
     draw: int = 0  # which random directions it sorts by; the same in all rounds of an arrival
 
     def rounds(self, view: View) -> range:
+        refuse_large_sums(view)
         _place(view)
         return self._when.planted
 

@@ -17,7 +17,7 @@ from fedspill.planting.arrival import Way
 from fedspill.planting.first_layer import PlantedNetwork
 from fedspill.planting.peel import readings_of
 from fedspill.planting.planted_rounds import PlantedRounds
-from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.planting.robbing_rows import plant_brightness, strongest_quotients
 from fedspill.trace import View
@@ -45,6 +45,7 @@ class RobbingTheFed(ActiveAttack):
     rounds_read: int = 3
 
     def rounds(self, view: View) -> range:
+        refuse_large_sums(view)
         _place(view)
         return self._when.planted
 

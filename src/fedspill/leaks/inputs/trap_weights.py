@@ -17,7 +17,7 @@ from fedspill.planting.arrival import Way
 from fedspill.planting.first_layer import PlantedNetwork
 from fedspill.planting.peel import peel
 from fedspill.planting.planted_rounds import PlantedRounds
-from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches
+from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.planting.trap_rows import TrapKind, distinct_quotients, plant_traps
 from fedspill.trace import View
@@ -49,6 +49,7 @@ class TrapWeights(ActiveAttack):
     draw: int = 0  # which random rows; the same in all rounds of an arrival
 
     def rounds(self, view: View) -> range:
+        refuse_large_sums(view)
         _place(view)
         return self._when.planted
 
