@@ -18,50 +18,31 @@ SHARES_ALONE = ("shares of rows", "shares of bias")  # readings without a size
 
 @dataclass(frozen=True, eq=False)
 class HeadReader:
-    """Reads the change of the last layer of one round's model.
-
-    What it knows of classes comes from the auxiliary samples that make-believe clients are made of. A client is not to
-    be read by its own samples, so that each fold of clients is read by what the other folds' samples say.
-    """
+    """Reads the change of the last layer of one round's model; `features` say what its inputs look like."""
 
     weight: str
     bias: str | None
-    without: Tensor  # (folds, classes, features) mean inputs of a class's samples in other folds, less their mean
+    features: Tensor  # (classes, features) mean input of the last layer on samples of each class, less the common mean
     shows_presence: bool  # see `absent`
 
     @staticmethod
     def of(
-        model: nn.Module,
-        start: Tensors,
-        weight: str,
-        bias: str | None,
-        own: Examples,
-        folds: Tensor,
-        classes: int,
-        *,
-        decays: bool,
+        model: nn.Module, start: Tensors, weight: str, bias: str | None, own: Examples, classes: int, *, decays: bool
     ) -> HeadReader:
-        """`own` are labelled samples in `folds` (n,), every class in each; the model is used as scratch space.
-
-        decays: weights shrink by themselves.
-        """
+        """`own` are labelled samples; the model is used as scratch space. decays: weights shrink by themselves."""
         load(model, start)
         model.eval()
         seen = probe_head(model, weight, own)
-        parts = [seen.take(folds != fold) for fold in range(int(folds.max()) + 1)]
-        parts = [part if bool(torch.bincount(part.labels, minlength=classes).all()) else seen for part in parts]
-        means = torch.stack([class_mean_weights(part.labels, classes) @ part.features[:, :-1] for part in parts])
-        without = means - means.mean(1, keepdim=True)
-        return HeadReader(weight, bias, without, float(seen.features.min()) >= 0 and not decays)
+        means = class_mean_weights(seen.labels, classes) @ seen.features[:, :-1]
+        positive_inputs = float(seen.features.min()) >= 0
+        return HeadReader(weight, bias, means - means.mean(0), positive_inputs and not decays)
 
     @property
     def names(self) -> list[str]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
-    def read(self, sent: Tensors, scale: float, fold: Tensor | None) -> dict[str, Tensor]:
+    def read(self, sent: Tensors, scale: float) -> dict[str, Tensor]:
         """Each (updates, classes), of tensors (updates, ...); `scale` makes updates of few and many steps alike.
-
-        fold (updates,): that each make-believe client belongs to; None for real clients, who belong to none.
 
         rows    how far each class's weights rose in all, which is what LLG reads
         toward  how far they rose towards the inputs that samples of the class have: right for inputs of any sign
@@ -70,12 +51,10 @@ class HeadReader:
         """
         weights = scale * sent[self.weight].double().flatten(2)
         rows = weights.sum(2)
-        found = {"rows": rows, "shares of rows": positive(rows)}
+        found = {"rows": rows, "shares of rows": positive(rows), "toward": (weights * self.features).sum(2)}
         if self.bias is not None:
             bias = scale * sent[self.bias].double()
             found |= {"bias": bias, "shares of bias": positive(bias)}
-        toward = torch.einsum("ucf,kcf->kuc", weights, self.without)
-        found["toward"] = toward.mean(0) if fold is None else toward[fold, torch.arange(len(weights))]
         return found
 
     def absent(self, sent: Tensors) -> Tensor:

@@ -37,10 +37,6 @@ class HeadProbe:
     errors: Tensor  # (n, outputs) probability minus one-hot label
     labels: Tensor  # (n,)
 
-    def take(self, kept: Tensor) -> HeadProbe:
-        """The same of some samples, `kept` (n,) bool."""
-        return HeadProbe(self.features[kept], self.errors[kept], self.labels[kept])
-
     def class_gradients(self, classes: int) -> Tensor:
         """(classes, outputs, features + 1) mean gradient of the weight and, as last column, of the bias."""
         number = torch.bincount(self.labels, minlength=classes).tolist()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedspill.dataset import Examples
@@ -17,7 +17,7 @@ from fedspill.messages import Message
 from fedspill.observe.head_readings import HeadReader
 from fedspill.observe.local_changes import KnownOptimizer
 from fedspill.observe.make_believe import Workshop
-from fedspill.observe.rehearsed_shares import RehearsalSizes, RoundScene, SentUpdate, folds_of
+from fedspill.observe.rehearsed_shares import RehearsalSizes, RoundScene, SentUpdate
 from fedspill.trace import View
 from fedspill.training import LocalTraining, Tensors
 from fedspill.training import Optimizer as OptimizerName
@@ -72,20 +72,17 @@ def plan_rehearsal(view: View, messages: Sequence[Message], flops: float = MOST_
     bias = bias if all(bias in message.tensors for message in messages) else None
     try:
         plan = affordable(shop, max(update.samples for update in updates) * training.epochs, flops)
-        folds = folds_of(auxiliary.y, plan.folds)
-        scenes = {
-            number: _scene(shop, starts[number], weight, bias, folds, classes) for number in {u.round for u in updates}
-        }
+        scenes = {number: _scene(shop, starts[number], weight, bias, classes) for number in {u.round for u in updates}}
     except (AttributeError, RuntimeError, ValueError, TypeError) as error:
         raise NotApplicable("Not rehearsed: the architecture cannot be run on the auxiliary data") from error
     same = training.algorithm == "fedavg"
     return RehearsalPlan(scenes, updates, list(messages), classes, plan, same)
 
 
-def _scene(shop: Workshop, start: Tensors, weight: str, bias: str | None, folds: Tensor, classes: int) -> RoundScene:
+def _scene(shop: Workshop, start: Tensors, weight: str, bias: str | None, classes: int) -> RoundScene:
     decays = shop.training.weight_decay > 0 or bool(shop.defenses)  # noise makes weights rise too
-    reader = HeadReader.of(shop.model, start, weight, bias, shop.auxiliary, folds, classes, decays=decays)
-    return RoundScene(shop, reader, start, folds)
+    reader = HeadReader.of(shop.model, start, weight, bias, shop.auxiliary, classes, decays=decays)
+    return RoundScene(shop, reader, start)
 
 
 def _training(view: View, messages: Sequence[Message]) -> LocalTraining:

@@ -93,16 +93,15 @@ class RoundScene:
     shop: Workshop
     reader: HeadReader
     base: Tensors  # what the clients were handed
-    folds: Tensor  # (auxiliary samples,) see folds_of
     passes: int = 0  # over the auxiliary samples, after which the model knows them as it knows the clients'
     learnt: Tensors | None = None  # the model after these
 
-    def _sent(self, tensors: Tensors, samples: int, fold: Tensor | None = None) -> _Sent:
-        """Of tensors (updates, ...), each of a client with so many samples; `fold` (updates,) of make-believe ones."""
+    def _sent(self, tensors: Tensors, samples: int) -> _Sent:
+        """Of tensors (updates, ...), each of a client with so many samples."""
         gradients = self.shop.training.algorithm == "fedsgd"
         scale = (-1 if gradients else 1) / self.shop.training.schedule(samples).steps
         changes = {name: -tensor for name, tensor in tensors.items()} if gradients else tensors
-        return _Sent(self.reader.read(tensors, scale, fold), ~self.reader.absent(changes))
+        return _Sent(self.reader.read(tensors, scale), ~self.reader.absent(changes))
 
     def asked(self, updates: Sequence[SentUpdate]) -> _Sent:
         """What was sent."""
@@ -110,10 +109,10 @@ class RoundScene:
         each = [({name: one.tensors[name][None] for name in names}, one.samples) for one in updates]
         return _Sent.joined([self._sent(*one) for one in each])
 
-    def play(self, rows: Tensor, fold: Tensor, rng: torch.Generator) -> _Sent:
-        """What make-believe clients with auxiliary samples `rows` (clients, n) send; `fold` (clients,)."""
+    def play(self, rows: Tensor, rng: torch.Generator) -> _Sent:
+        """What make-believe clients with auxiliary samples `rows` (clients, n) send."""
         start = self.base if self.learnt is None else self.learnt
-        return self._sent(self.shop.send(start, rows, self.reader.names, rng), rows.shape[1], fold)
+        return self._sent(self.shop.send(start, rows, self.reader.names, rng), rows.shape[1])
 
 
 def rehearsed(
@@ -193,7 +192,7 @@ def _broad(
         for size in sizes:
             counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
             fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
-            played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), fold, rng))
+            played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), rng))
             shares.append(counts.double() / size)
             folds.append(fold)
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
@@ -227,7 +226,7 @@ def _near(
     counts = counts_of_shares(positive(centre + errors[drawn]), samples)
     fold = torch.arange(plan.near) % plan.folds
     rows, known = deal(counts, fold, plan.folds, labels, rng), counts.double() / samples
-    played = [scene.play(rows, fold, rng) for scene in scenes]
+    played = [scene.play(rows, rng) for scene in scenes]
     if not all(one.is_finite() for one in played):
         raise NotApplicable(DIVERGED)
     each = [fits_of(s.readings, known, fold, own.readings) for s, own in zip(played, asked, strict=True)]
@@ -309,15 +308,6 @@ def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
     counts = exact.floor()
     rank = (exact - counts).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
-
-
-def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """(samples,) the fold that `deal` gives each auxiliary sample to: those of a class in turn."""
-    found = torch.empty_like(labels)
-    for label in sorted(set(labels.tolist())):
-        own = torch.nonzero(labels == label).flatten()
-        found[own] = torch.arange(len(own)) % folds
-    return found
 
 
 def deal(
