@@ -211,8 +211,17 @@ class Plan(_Part):
 
 
 def default_plan() -> Plan:
-    """The default audit: the default federation; of its sixty rounds the first, some in the middle and the last."""
-    return Plan(record=RecordPart(rounds=(0, 1, 20, 21, 40, 41, 58, 59)))
+    """The default audit: the default federation; of its sixty rounds the first, some in the middle and the last.
+
+    Tried are defenses that a deployment would choose from, at one strength each; a plan of your own tries all.
+    """
+    named = ("compression", "dp-sgd", "frozen-head", "guard", "mixed-classes", "secure-aggregation")
+    chosen = [
+        Candidate(name="clip-noise", strengths=({"clip": 1.0, "sigma": 0.1},)),
+        Candidate(name="gradient-gate", strengths=({"fewest": 5.0},)),
+        *(Candidate(name=name) for name in named),
+    ]
+    return Plan(record=RecordPart(rounds=(0, 1, 20, 21, 40, 41, 58, 59)), candidates=tuple(chosen))
 
 
 def read_plan(path: Path | None) -> Plan:
