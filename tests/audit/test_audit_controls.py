@@ -20,7 +20,7 @@ from fedspill.deployment.deployment import OFFERED, Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
-from fedspill.registry import make
+from fedspill.registry import load_leak, make
 from fedspill.seeds import generator, seed_of
 from fedspill.threat import KNOWLEDGE
 from fedspill.trace import MemoryTrace, Origin, Trace
@@ -103,8 +103,15 @@ def test_where_nothing_can_leak_at_most_one_in_twenty_of_200() -> None:
 
 
 def test_a_deployment_hands_out_what_it_says_it_offers() -> None:
-    planned = Deployment.of(check_plan({"adversary_data": {"shadow": 20}, "defenses": ["compression"]}, "a plan"))
-    given = {word for word, value in {**planned.protocol(), **planned.knowledge()}.items() if value is not None}
+    plans = [
+        {"adversary_data": {"shadow": 20}, "defenses": ["compression"]},
+        *(load_leak(name).control for name in ("features", "sample_labels")),  # of vertical federations
+    ]
+    given = set()
+    for plan in plans:
+        planned = Deployment.of(check_plan(dict(plan), "a plan"))
+        known = {**planned.protocol(), **planned.knowledge()}
+        given |= {word for word, value in known.items() if value is not None}
     assert given & KNOWLEDGE.keys() == OFFERED
 
 
@@ -120,15 +127,16 @@ def test_what_leaves_nothing_to_guess_is_skipped_not_a_failure() -> None:
     assert "nothing to balance" in outcome.why
 
 
-def test_a_recording_without_truth_is_unscored() -> None:
+def test_a_recording_without_truth_is_read_and_not_scored() -> None:
     deployment = Deployment.of(tiny())
     trace = MemoryTrace(deployment.protocol())
     deployment.federation(trace, engine="loop").run()
     told = MemoryTrace.of(trace.messages(), trace.protocol)
     pair = next(pair for pair in RUNNABLE if pair.id == "llbg/curious-server")
     outcome = attacked(pair, told, deployment, 1)
-    assert outcome.status == "unscored"
+    assert outcome.status == "read"
     assert "nothing is known of the labels" in outcome.why
+    assert not outcome.measured
 
 
 def test_swapping_renames_classes_and_keeps_clients_with_their_labels() -> None:

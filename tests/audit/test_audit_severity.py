@@ -89,6 +89,9 @@ def test_a_wide_interval_around_chance_is_undecided_and_a_narrow_one_is_not() ->
     assert repeats_to_decide(Score(0.5, -math.inf, math.inf, 1, 0.5), 1.0, 1) is None
 
 
+SERVERS = ("curious-server", "curious-server-secagg", "eavesdropper", "malicious-server")
+
+
 def test_who_has_all_of_whom() -> None:
     stronger = {
         (one, two) for one, a in ADVERSARIES.items() for two, b in ADVERSARIES.items() if a is not b and a.has_all_of(b)
@@ -97,6 +100,7 @@ def test_who_has_all_of_whom() -> None:
         ("curious-server", "eavesdropper"),
         ("curious-server", "curious-server-secagg"),
         ("malicious-server", "curious-server-secagg"),
+        *(("malicious-server-updates", weaker) for weaker in SERVERS),
         ("malicious-party", "curious-party"),
     }
 

@@ -13,7 +13,7 @@ from fedspill.audit.recordings import Recordings
 from fedspill.audit.target import AS_DEPLOYED, Target
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
-from fedspill.errors import InputRefused, PlanError, UsageError
+from fedspill.errors import PlanError, UsageError
 from fedspill.federation.vertical import Vertical
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 
@@ -147,7 +147,7 @@ def test_a_csv_of_one_s_own_is_split_by_the_names_of_its_columns(tmp_path: Path)
     )
     assert deployment.dataset.classes == ("no", "yes")
     assert deployment.knowledge()["party_features"].shape == (20, 4)
-    with pytest.raises(InputRefused, match="no column 'lat'"):
+    with pytest.raises(UsageError, match="no column 'lat'"):
         Deployment.of(private(data={**data, "label": "lat"}))
 
 

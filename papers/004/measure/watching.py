@@ -102,4 +102,4 @@ def detect(
 def values_of(ours: Watchman, message: Message) -> tuple[float, ...]:
     assert ours.previous is not None
     usual = recalled(ours.memory["guard"])[1] if "guard" in ours.memory else None
-    return read_change(ours.previous.tensors, message.tensors, message.round - ours.previous.round, usual).values
+    return read_change(ours.previous.tensors, message.tensors, usual).values

@@ -5,6 +5,7 @@ Loading torch takes seconds, and code of others has a process of its own for eac
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from fedspill.audit.process_tree import end_tree
 
 # What a process of Python and torch needs to run; no secret of the auditor's shell, and not where data lie.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES")
@@ -36,6 +39,7 @@ def fork(hidden: Sequence[Path]) -> Forked:
     global _server
     if _server is None or not _server.alive:
         _server = _ForkServer()
+        atexit.register(_server.close)
     return _server.fork(hidden)
 
 
@@ -59,6 +63,11 @@ class _ForkServer:
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def close(self) -> None:
+        end_tree(self._process.pid)
+        self._process.wait()
+        self._socket.close()
 
     def fork(self, hidden: Sequence[Path]) -> Forked:
         order = json.dumps({"hidden": [str(folder) for folder in hidden], "path": list(filter(None, sys.path))})
