@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedspill.audit.examination import examine
 from fedspill.cli.main import app
-from fedspill.deployment.first_plan import Answers, plan_text
+from fedspill.deployment.first_plan import FirstAnswers, plan_text
 from fedspill.deployment.plan import check_plan, read_plan
 
 
@@ -35,7 +35,7 @@ def test_questions_that_are_not_answered_by_options_are_asked(tmp_path: Path) ->
 
 
 def test_a_table_brings_its_columns_and_its_users() -> None:
-    answers = Answers("rows.csv", "mlp", 4, 2, 0.1, 8, label="ill", user="hospital", leave_out=("id",))
+    answers = FirstAnswers("rows.csv", "mlp", 4, 2, 0.1, 8, label="ill", user="hospital", leave_out=("id",))
     content = tomllib.loads(plan_text(answers))
     assert content["data"] == {
         "name": "csv",

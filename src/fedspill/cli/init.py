@@ -33,7 +33,7 @@ def init(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a client's step.")] = None,
 ) -> None:
     """Asks six questions, or takes the answers as options, and writes a commented plan that runs."""
-    from fedspill.deployment.first_plan import Answers, plan_text
+    from fedspill.deployment.first_plan import FirstAnswers, plan_text
     from fedspill.deployment.plan import read_plan
     from fedspill.files import write_bytes
 
@@ -52,7 +52,7 @@ def init(
         word: typer.prompt(QUESTIONS[word], default=usual[word], type=type(usual[word])) if value is None else value
         for word, value in given.items()
     }
-    answers = Answers(**asked, label=label, user=user, leave_out=tuple(leave_out or ()))
+    answers = FirstAnswers(**asked, label=label, user=user, leave_out=tuple(leave_out or ()))
     screen = Screen()
     try:
         write_bytes(to, plan_text(answers).encode())

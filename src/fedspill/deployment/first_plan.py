@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Answers:
+class FirstAnswers:
     """What was asked, and of a table what its columns are."""
 
     data: str
@@ -23,7 +23,7 @@ class Answers:
     leave_out: tuple[str, ...] = ()
 
 
-def plan_text(answers: Answers) -> str:
+def plan_text(answers: FirstAnswers) -> str:
     """TOML with comments."""
     partition = {"name": "by-user"} if answers.user else {"name": "dirichlet", "alpha": 0.5}
     words = (
@@ -63,7 +63,7 @@ per_class = 5              # labelled samples of each class; 0: attacks that nee
 """
 
 
-def _data(answers: Answers) -> dict[str, object]:
+def _data(answers: FirstAnswers) -> dict[str, object]:
     if ":" in answers.data:
         return {"name": "custom", "factory": answers.data}
     if answers.data.endswith(".csv"):
@@ -76,7 +76,7 @@ def _data(answers: Answers) -> dict[str, object]:
     return {"name": "image-folder", "path": answers.data} if Path(answers.data).is_dir() else {"name": answers.data}
 
 
-def _model(answers: Answers) -> dict[str, object]:
+def _model(answers: FirstAnswers) -> dict[str, object]:
     return {"name": "custom", "factory": answers.model} if ":" in answers.model else {"name": answers.model}
 
 

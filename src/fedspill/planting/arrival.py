@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedspill.planting.first_layer import FirstLayer
+from fedspill.planting.first_layer import PlantedLayer
 from fedspill.training import Tensors
 
 Way: TypeAlias = Literal["line", "sphere"]
@@ -19,7 +19,9 @@ def share_arrived(number: int, first: int, rounds: int) -> float:
 
 
 @torch.no_grad()
-def on_the_way(honest: Tensors, goal: Tensors, share: float, layer: FirstLayer | None, way: Way = "sphere") -> Tensors:
+def on_the_way(
+    honest: Tensors, goal: Tensors, share: float, layer: PlantedLayer | None, way: Way = "sphere"
+) -> Tensors:
     """The model between the honest one and the plant.
 
     On a straight line rows shrink on their way, which shows. On the "sphere" rows of the first layer and columns of the
@@ -42,7 +44,7 @@ def on_the_way(honest: Tensors, goal: Tensors, share: float, layer: FirstLayer |
     return moved
 
 
-def _rows(state: Tensors, layer: FirstLayer) -> Tensor:
+def _rows(state: Tensors, layer: PlantedLayer) -> Tensor:
     return torch.cat([state[layer.weight], state[layer.bias][:, None]], 1)
 
 

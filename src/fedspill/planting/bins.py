@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import NotApplicable
-from fedspill.planting.first_layer import FirstLayer
+from fedspill.planting.first_layer import PlantedLayer
 from fedspill.planting.input_packing import InputPacking
 from fedspill.training import Tensors
 
@@ -82,7 +82,7 @@ def bins_of(known: Tensor, rows: int, design: BinDesign, rng: torch.Generator) -
 
 @torch.no_grad()
 def plant_bins(
-    layer: FirstLayer,
+    layer: PlantedLayer,
     state: Tensors,
     known: Tensor,
     design: BinDesign,
@@ -117,7 +117,7 @@ def plant_bins(
 
 
 @torch.no_grad()
-def silence(state: Tensors, layer: FirstLayer, gain: float = 1.0) -> None:
+def silence(state: Tensors, layer: PlantedLayer, gain: float = 1.0) -> None:
     """Makes every row of the first layer one that no sample wakes: such a client sends nothing of its samples."""
     state[layer.weight].zero_()
     state[layer.bias].fill_(-gain)

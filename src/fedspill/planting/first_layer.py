@@ -20,7 +20,7 @@ _SILENT = (nn.Flatten, nn.Dropout, nn.Identity)  # no parameters, and order is a
 
 
 @dataclass(frozen=True)
-class FirstLayer:
+class PlantedLayer:
     """Names of the first linear layer and of the next one, and the modules that come before the first."""
 
     name: str
@@ -40,7 +40,7 @@ class FirstLayer:
         return f"{self.second}.weight"
 
 
-def first_layer_of(model: nn.Module) -> FirstLayer:
+def first_layer_of(model: nn.Module) -> PlantedLayer:
     """The first linear layer with a bias, rectified, and the linear layer behind it; other models: NotApplicable."""
     leaves = [(name, m) for name, m in model.named_modules() if next(m.children(), None) is None]
     leaves = [(name, m) for name, m in leaves if not isinstance(m, _SILENT)]
@@ -55,7 +55,7 @@ def first_layer_of(model: nn.Module) -> FirstLayer:
             f"here {', '.join(type(module).__name__ for module in between) or 'nothing'} lies between the two."
         )
     before = tuple(name for name, module in leaves[:one] if list(module.parameters()))
-    return FirstLayer(leaves[one][0], leaves[two][0], before)
+    return PlantedLayer(leaves[one][0], leaves[two][0], before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class PlantedNetwork:
     """A network as it was handed out, in float64 and evaluation mode, with its first layer watched."""
 
     model: nn.Module
-    layer: FirstLayer
+    layer: PlantedLayer
 
     @staticmethod
     def of(model: nn.Module, state: Mapping[str, Tensor]) -> PlantedNetwork:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedspill.errors import UsageError
 from fedspill.planting.arrival import Way, on_the_way, share_arrived
-from fedspill.planting.first_layer import FirstLayer
+from fedspill.planting.first_layer import PlantedLayer
 from fedspill.training import Tensors
 
 
@@ -34,6 +34,6 @@ class PlantedRounds:
     def planted(self) -> range:
         return range(self.first, self.read.stop)
 
-    def handed_out(self, number: int, honest: Tensors, goal: Tensors, layer: FirstLayer | None) -> Tensors:
+    def handed_out(self, number: int, honest: Tensors, goal: Tensors, layer: PlantedLayer | None) -> Tensors:
         """What is sent in round `number`."""
         return on_the_way(honest, goal, share_arrived(number, self.first, self.arrival), layer, self.way)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedspill.errors import NotApplicable
 from fedspill.messages import Kind, Message
 from fedspill.observe.last_layer import MOST_SAMPLES
-from fedspill.planting.first_layer import FirstLayer
+from fedspill.planting.first_layer import PlantedLayer
 from fedspill.threat import needs
 from fedspill.trace import Origin, View
 from fedspill.training import Tensors
@@ -35,7 +35,7 @@ class PlantedBatch:
     samples: int  # that the mean is taken over
     one_step: bool  # whether each client made one local step, as far as is known
 
-    def of_first(self, layer: FirstLayer) -> tuple[Tensor, Tensor]:
+    def of_first(self, layer: PlantedLayer) -> tuple[Tensor, Tensor]:
         """The gradient of the first layer's weights and biases."""
         return self.gradients[layer.weight], self.gradients[layer.bias]
 
@@ -54,7 +54,7 @@ def refuse_large_sums(view: View) -> None:
         )
 
 
-def planted_batches(view: View, rounds: range, layer: FirstLayer) -> tuple[list[PlantedBatch], list[str]]:
+def planted_batches(view: View, rounds: range, layer: PlantedLayer) -> tuple[list[PlantedBatch], list[str]]:
     """What was seen of those rounds, single messages where there are any, else sums; and notes on what was left out."""
     models: dict[int, dict[str, Tensors]] = {}
     for message in view.get("model"):
@@ -79,7 +79,7 @@ def planted_batches(view: View, rounds: range, layer: FirstLayer) -> tuple[list[
     return found, notes
 
 
-def _fault(message: Message, models: Mapping[str, Tensors], layer: FirstLayer) -> str:
+def _fault(message: Message, models: Mapping[str, Tensors], layer: PlantedLayer) -> str:
     """Why a message is not one of the model that was handed out; nothing where it is."""
     examples = message.info.get("examples", 1)
     if type(examples) is not int or not 1 <= examples <= MOST_SAMPLES:
@@ -93,7 +93,7 @@ def _fault(message: Message, models: Mapping[str, Tensors], layer: FirstLayer) -
     return ""
 
 
-def _batch(message: Message, models: Mapping[str, Tensors], view: View, layer: FirstLayer) -> PlantedBatch:
+def _batch(message: Message, models: Mapping[str, Tensors], view: View, layer: PlantedLayer) -> PlantedBatch:
     kind = message.info.get("of", message.kind)
     examples = int(message.info.get("examples", 1))
     clients = _count(message.info.get("clients", 1), 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
-from fedspill.planting.first_layer import FirstLayer, first_layer_of
+from fedspill.planting.first_layer import PlantedLayer, first_layer_of
 from fedspill.planting.input_packing import InputPacking
 from fedspill.planting.pass_through import PassThrough, pass_through_of, plant_pass_through
 from fedspill.training import Tensors
@@ -19,7 +19,7 @@ class ReadingPlace:
     """The first linear layer of a network, and how inputs of the kind `known` (n, *shape) get there."""
 
     model: nn.Module
-    layer: FirstLayer
+    layer: PlantedLayer
     known: Tensor
     through: PassThrough | None  # None: the layer reads inputs as they are
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.planting.bins import place_rows
-from fedspill.planting.first_layer import FirstLayer
+from fedspill.planting.first_layer import PlantedLayer
 from fedspill.planting.input_packing import InputPacking
 from fedspill.planting.peel import Readings, quotients
 from fedspill.training import Tensors
@@ -32,7 +32,7 @@ def brightness_rows(known: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def plant_brightness(layer: FirstLayer, state: Tensors, known: Tensor, packings: Sequence[InputPacking]) -> Tensors:
+def plant_brightness(layer: PlantedLayer, state: Tensors, known: Tensor, packings: Sequence[InputPacking]) -> Tensors:
     """The state with the published rows in its first layer, and equal columns behind it."""
     planted = {name: tensor.clone() for name, tensor in state.items()}
     weight, bias, second = planted[layer.weight], planted[layer.bias], planted[layer.second_weight]

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedspill.planting.first_layer import FirstLayer
+from fedspill.planting.first_layer import PlantedLayer
 from fedspill.planting.input_packing import InputPacking
 from fedspill.planting.peel import SLACK, quotients, rows_alone
 from fedspill.training import Tensors
@@ -35,7 +35,7 @@ def trap_rows(rows: int, columns: int, factor: float, sigma: float, rng: torch.G
 
 @torch.no_grad()
 def plant_traps(
-    layer: FirstLayer,
+    layer: PlantedLayer,
     state: Tensors,
     known: Tensor,
     samples: int,

@@ -36,7 +36,7 @@ from fedspill.observe.probe import ModelAnswers
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class ObservedLayers:
     """What several origins with one schedule sent, and what the adversary measured beside it."""
 
     bias: Tensor  # (origins, classes) the gradients of the steps of one pass, summed
@@ -76,7 +76,7 @@ class CountReading(ABC):
     sure_power: ClassVar[float] = COUNTS.modelled_sure_power
 
     @abstractmethod
-    def weigh(self, seen: Observed) -> WeighedCounts:
+    def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         """Of all origins."""
 
 
@@ -93,7 +93,7 @@ class MeasuredProbability(CountReading):
     words = "mean probability measured, counts decoded"
     sure_power = 1.0
 
-    def weigh(self, seen: Observed) -> WeighedCounts:
+    def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         answers, steps = seen.answers, seen.steps
         middle = answers.start if answers.end is None else 0.5 * (answers.start + answers.end.nan_to_num(0.0))
         inputs = steps.samples * answers.variance * (1 + steps.samples / answers.inputs)
@@ -112,7 +112,7 @@ class DriftLattice(CountReading):
     words = "drift read off the update: rare classes must have whole counts; an untrained model is assumed"
     sure_power = 1.0
 
-    def weigh(self, seen: Observed) -> WeighedCounts:
+    def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         found = fit(seen.bias, seen.answers.start, seen.end, seen.steps)
         best, doubtful = (
             lattice_posterior(found, seen.bias, seen.answers.start, seen.end, seen.steps, doubt=doubt)
@@ -135,7 +135,7 @@ class TrainedModel(CountReading):
     name = "bayes"
     words = "factorised Bayes: the model's confidence in each class measured on labelled auxiliary data"
 
-    def weigh(self, seen: Observed) -> WeighedCounts:
+    def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         model = mixed_hardness(seen.answers, seen.steps)
         found = _bayes(seen, model)
         if seen.spans is None or not bool(seen.spans.usable.any()):
@@ -151,7 +151,7 @@ class UnknownHardness(CountReading):
     name = "unaided"
     words = "factorised Bayes without auxiliary data: all classes taken as equally hard, as the update says"
 
-    def weigh(self, seen: Observed) -> WeighedCounts:
+    def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         tried = (_bayes(seen, equally_hard(mean, *seen.bias.shape)) for mean in COUNTS.hardnesses)
         best = reduce(more_likely, tried)
         return WeighedCounts(best, best, best.evidence - math.log(len(COUNTS.hardnesses)))
@@ -164,7 +164,7 @@ class NegativeShares(CountReading):
     name = "ebi"
     words = "proportions of the negative part of the gradient: nothing better fits, low confidence"
 
-    def weigh(self, seen: Observed) -> WeighedCounts:
+    def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         guess = ebi_counts(seen.bias, torch.full((len(seen.bias),), seen.steps.samples)).double()
         noise = COUNTS.ebi_doubt * guess + 1
         grid = CountGrid.around(guess - 4 * noise, guess + 4 * noise, seen.steps.samples)
@@ -227,7 +227,7 @@ def read(
     which nothing is known.
     """
     even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
-    seen = Observed(bias, steps, even if answers is None else answers, spans)
+    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans)
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
     believed = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found]).argmax(0)
@@ -243,7 +243,7 @@ def read(
     return replace(chosen, routes=tuple(names))
 
 
-def _applicable(seen: Observed) -> list[CountReading]:
+def _applicable(seen: ObservedLayers) -> list[CountReading]:
     """Those for which there is something to read."""
     many = seen.bias.shape[1] >= COUNTS.lattice_classes
     labelled = seen.answers.start_confusion is not None
@@ -251,7 +251,7 @@ def _applicable(seen: Observed) -> list[CountReading]:
     return [MeasuredProbability(), *([DriftLattice()] if many else []), trained]
 
 
-def _bayes(seen: Observed, model: Hardness, spans: SpanCounts | None = None) -> Posterior:
+def _bayes(seen: ObservedLayers, model: Hardness, spans: SpanCounts | None = None) -> Posterior:
     steps = seen.steps
     pushed = -seen.bias * (steps.samples / steps.number)
     first = ebi_counts(seen.bias, torch.full((len(seen.bias),), steps.samples))

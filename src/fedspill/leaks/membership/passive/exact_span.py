@@ -21,14 +21,14 @@ _NEAREST = 1e-14  # least share outside a space; below it is rounding of float64
 
 
 @dataclass(frozen=True, eq=False)
-class Directions:
+class SpanDirections:
     """The leading right singular vectors of a sender's change, and how clearly they end."""
 
     basis: Tensor  # (in, rank)
     gap: float  # the last singular value that counts over the first that does not
 
 
-def leading_directions(square: Tensor, records: int | None) -> Directions | None:
+def leading_directions(square: Tensor, records: int | None) -> SpanDirections | None:
     """The row space of what `records` records made, from the sum (in, in) of D^T D; None where it fills the space.
 
     The first singular value beyond the records is noise (rounding, or a defense), and those that do not exceed it are
@@ -46,10 +46,10 @@ def leading_directions(square: Tensor, records: int | None) -> Directions | None
     rank = int((sizes[:records] > _ABOVE_NOISE * noise).sum())
     if rank == 0:
         return None
-    return Directions(vectors.flip(1)[:, :rank], float(sizes[rank - 1] / sizes[rank].clamp_min(1e-300)))
+    return SpanDirections(vectors.flip(1)[:, :rank], float(sizes[rank - 1] / sizes[rank].clamp_min(1e-300)))
 
 
-def nearness(directions: Directions, inputs: Tensor) -> Tensor:
+def nearness(directions: SpanDirections, inputs: Tensor) -> Tensor:
     """(records,) minus the log share of a record's square norm that lies outside the space."""
     whole = inputs.square().sum(1).clamp_min(1e-300)
     within = (inputs @ directions.basis).square().sum(1) / whole
