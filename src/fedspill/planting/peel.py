@@ -6,8 +6,7 @@ which leaves others alone in their readings, until nothing more is found.
 
 A sample is vouched for only if (1) its values are possible ones; (2) it does belong into the reading it was found in;
 (3) no reading that it must be part of is empty; (4) for some label, the network sends back for it what was read. The
-label is the one that fits; and (5) in the end, with all that was found taken out, nothing remains in a second reading
-that it is part of, if there is one. Nothing of this uses the truth.
+label is the one that fits. Nothing of this uses the truth.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ SLACK = 0.02  # of the range of inputs: a value so far outside is no rounding
 _FLOOR = 3e-7  # of the largest bias gradient: a reading below is rounding
 _PARALLEL = 1e-5  # distance of unit vectors of which one is the other, rounded
 _SAME = 1e-2  # of the range, root mean square: two findings that differ by less are one sample, read twice
-_SETTLED = 1e-3  # of what was taken out of a reading: less than that remains where all of it was right
-_PART = 1e-6  # of the most that a sample sends to any reading: less is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +111,6 @@ def peel(
     look = torch.ones(len(readings.rows), dtype=torch.bool)
     found: list[Tensor] = []
     labels: list[int] = []
-    parts: list[Tensor] = []
     while len(found) < samples:
         part = readings.of(biases)
         open_ = (look & (part.abs() > floor)).nonzero().flatten()
@@ -135,26 +131,9 @@ def peel(
         sent = network.sent(passed, torch.tensor([label for _, label in fresh], device=x.device)) / samples
         left -= sent.T @ passed.features
         biases -= sent.sum(0)
-        parts.append(readings.of(sent.T))
-        look = (parts[-1].abs() > 0).any(1)
-    if not found:
-        return Peeled(left.new_zeros(0, *packing.shape), torch.zeros(0, dtype=torch.int64))
-    sure = torch.ones(len(found), dtype=torch.bool)
-    if parts:
-        sure[: sum(part.shape[1] for part in parts)] = _borne_out(torch.cat(parts, 1), readings.of(biases), floor).cpu()
-    return Peeled(torch.stack(found)[sure.to(left.device)], torch.tensor(labels, dtype=torch.int64)[sure])
-
-
-def _borne_out(parts: Tensor, left: Tensor, floor: float) -> Tensor:
-    """(samples,) whether a second reading, too, comes out as nothing once all that was found is taken out of it.
-
-    parts (readings, samples) is what each sample sent to each reading, left (readings,) what remains. A mixture that
-    passes for a sample in one reading is no part of the others, and leaves them wrong. A sample that is in one reading
-    alone cannot be tried in this way.
-    """
-    inside = parts.abs() > _PART * parts.abs().amax(0)
-    settled = left.abs() <= _SETTLED * parts.abs().sum(1) + floor
-    return (inside.sum(0) == 1) | ((inside & settled[:, None]).sum(0) >= 2)
+        look = (readings.of(sent.T).abs() > 0).any(1)
+    stack = torch.stack(found) if found else left.new_zeros(0, *packing.shape)
+    return Peeled(stack, torch.tensor(labels, dtype=torch.int64))
 
 
 def _vouched(
