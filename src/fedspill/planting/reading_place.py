@@ -11,6 +11,7 @@ from fedspill.errors import NotApplicable
 from fedspill.planting.first_layer import PlantedLayer, first_layer_of
 from fedspill.planting.input_packing import InputPacking
 from fedspill.planting.pass_through import PassThrough, pass_through_of, plant_pass_through
+from fedspill.trace import View
 from fedspill.training import Tensors
 
 
@@ -22,6 +23,11 @@ class ReadingPlace:
     layer: PlantedLayer
     known: Tensor
     through: PassThrough | None  # None: the layer reads inputs as they are
+
+    @staticmethod
+    def known_to(view: View) -> ReadingPlace:
+        """The place in the network whose code the server has; inputs of the kind say between which values they lie."""
+        return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
     @staticmethod
     def of(model: nn.Module, known: Tensor) -> ReadingPlace:

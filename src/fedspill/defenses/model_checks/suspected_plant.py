@@ -11,8 +11,9 @@ from fedspill.defense import ClientContext
 from fedspill.defenses.model_checks.isolating_units import LayerLook, look_at
 from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, RowLook
 
-# Of a layer's units. Benign models had 0.07 in pairs and 0.18 alone at most, and lose the latter as they are trained;
-# whole plants have 0.88 at least (docs/design/active.md).
+# Of a layer's units. The few benign models that were tried (digits and MNIST, one seed each) had 0.08 in pairs and 0.20
+# alone at most, and lose the latter as they are trained; whole plants have 0.88 at least (docs/design/active.md). The
+# rate of false alarms on other networks is not measured yet.
 MOST_IN_PAIRS = 0.25
 MOST_ALONE = 0.5
 MOST_GAINED = 0.1  # of this client's samples that can be taken out one by one, above the first accepted model's

@@ -50,18 +50,18 @@ class ClassFishing(ActiveAttack):
 
     def rounds(self, view: View) -> range:
         refuse_large_sums(view)
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         head_of(place.model)
         return self._when.planted
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        place, honest = _place(view), dict(model.tensors)
+        place, honest = ReadingPlace.known_to(view), dict(model.tensors)
         head = head_of(place.model)
         goal = plant_class(head, place.opened(honest), model.round % _classes(place, head))
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, None))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         batches, notes = planted_batches(view, self._when.read, place.layer)
         classes = _classes(place, head_of(place.model))
         found, certified, labels = [], [], []
@@ -75,10 +75,6 @@ class ClassFishing(ActiveAttack):
     @property
     def _when(self) -> PlantedRounds:
         return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
-
-
-def _place(view: View) -> ReadingPlace:
-    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
 
 def _classes(place: ReadingPlace, head: str) -> int:

@@ -52,20 +52,20 @@ class Loki(ActiveAttack):
 
     def rounds(self, view: View) -> range:
         refuse_large_sums(view)
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         if place.through is None or place.blocks < 2:
             raise NotApplicable("LOKI is planted in convolutions with channels for several; this network has none.")
         return self._when.planted
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        place, honest = _place(view), dict(model.tensors)
+        place, honest = ReadingPlace.known_to(view), dict(model.tensors)
         packings = [place.packing(block) for block in range(place.blocks)]
         opened = place.opened(honest, _block(model.receiver, place))
         goal = plant_brightness(place.layer, opened, place.inputs(), packings)
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [_read(place, batch) for batch in batches]
         return guess_of_batches(batches, found, [vouches_for_none(one) for one in found], notes=notes)
@@ -73,10 +73,6 @@ class Loki(ActiveAttack):
     @property
     def _when(self) -> PlantedRounds:
         return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
-
-
-def _place(view: View) -> ReadingPlace:
-    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
 
 def _block(receiver: str, place: ReadingPlace) -> int:

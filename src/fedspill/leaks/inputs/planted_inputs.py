@@ -57,11 +57,11 @@ class PlantedInputs(ActiveAttack):
 
     def rounds(self, view: View) -> range:
         refuse_large_sums(view)
-        _place(view)
+        ReadingPlace.known_to(view)
         return self._when.planted
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        place, honest = _place(view), dict(model.tensors)
+        place, honest = ReadingPlace.known_to(view), dict(model.tensors)
         design = BinDesign(self.functionals, gain=_gain(view), norms=self.norms)
         part = self._part_of(model.receiver, model.round, view, place)
         same = torch.Generator().manual_seed(self.draw)
@@ -75,7 +75,7 @@ class PlantedInputs(ActiveAttack):
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [self._peeled(place, batch, view) for batch in batches]
         if not all(batch.one_step for batch in batches):
@@ -129,10 +129,6 @@ class ClientPart:
     rows: Tensor
     block: int = 0
     blocks: int = 1
-
-
-def _place(view: View) -> ReadingPlace:
-    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
 
 def _gain(view: View) -> float:

@@ -46,16 +46,16 @@ class RobbingTheFed(ActiveAttack):
 
     def rounds(self, view: View) -> range:
         refuse_large_sums(view)
-        _place(view)
+        ReadingPlace.known_to(view)
         return self._when.planted
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        place, honest = _place(view), dict(model.tensors)
+        place, honest = ReadingPlace.known_to(view), dict(model.tensors)
         goal = plant_brightness(place.layer, place.opened(honest), place.inputs(), [place.packing()])
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [_read(place, batch) for batch in batches]
         return guess_of_batches(batches, found, [vouches_for_none(one) for one in found], notes=notes)
@@ -63,10 +63,6 @@ class RobbingTheFed(ActiveAttack):
     @property
     def _when(self) -> PlantedRounds:
         return PlantedRounds(self.first, self.arrival, self.rounds_read, self.way)
-
-
-def _place(view: View) -> ReadingPlace:
-    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
 
 
 def _read(place: ReadingPlace, batch: PlantedBatch) -> torch.Tensor:

@@ -50,11 +50,11 @@ class TrapWeights(ActiveAttack):
 
     def rounds(self, view: View) -> range:
         refuse_large_sums(view)
-        _place(view)
+        ReadingPlace.known_to(view)
         return self._when.planted
 
     def plant(self, model: Message, view: View, rng: torch.Generator) -> Message:
-        place, honest = _place(view), dict(model.tensors)
+        place, honest = ReadingPlace.known_to(view), dict(model.tensors)
         same = torch.Generator().manual_seed(self.draw)
         batch = int(view.knows("batch_size")) if view.has("batch_size") else place.rows // 4
         state, read = place.opened(honest), place.features()
@@ -62,7 +62,7 @@ class TrapWeights(ActiveAttack):
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
-        place = _place(view)
+        place = ReadingPlace.known_to(view)
         batches, notes = planted_batches(view, self._when.read, place.layer)
         found = [self._read(place, batch) for batch in batches]
         marks = [torch.ones(len(one), dtype=torch.bool) if self.peeled else vouches_for_none(one) for one in found]
@@ -78,7 +78,3 @@ class TrapWeights(ActiveAttack):
             network = PlantedNetwork.of(place.model, next(iter(batch.models.values())))
             return peel(network, packing, *seen, batch.samples).samples
         return distinct_quotients(*seen, packing, batch.samples)
-
-
-def _place(view: View) -> ReadingPlace:
-    return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
