@@ -86,6 +86,11 @@ def of_hundred(things: str) -> Callable[[float], str]:
     return lambda share: f"{round(100 * share)} of 100 {things}"
 
 
+def sure_percent(area: float) -> str:
+    """A restricted ROC area on its scale from one half, guessing, to one, always right. It is no share of anything."""
+    return f"{round(100 * area)} % sure"
+
+
 # Nearest ids of public taxonomies; none of them speaks of federated learning.
 RECONSTRUCTION_IDS = MappingProxyType(
     {"NIST AI 100-2": "NISTAML.032", "MITRE ATLAS": "AML.T0024.001", "OWASP ML": "ML03"}

@@ -193,7 +193,7 @@ MALICIOUS_SERVER = ThreatModel(
     frozenset({"alter_model"}),
     title="sees the sum only, and may hand out a model of its own making",
     who="a malicious server",
-    short="sees sums only, alters the model",
+    short="alters the model, sees sums only",
 )
 MALICIOUS_SERVER_UPDATES = ThreatModel(
     "malicious-server-updates",
@@ -201,8 +201,8 @@ MALICIOUS_SERVER_UPDATES = ThreatModel(
     MALICIOUS_SERVER.knows,
     MALICIOUS_SERVER.does,
     title="reads every client's update, and may hand out a model of its own making",
-    who="a malicious server without secure aggregation",
-    short="reads updates, alters the model",
+    who="a malicious server",
+    short="alters the model, reads updates",
 )
 VERTICAL_SERVER = ThreatModel(
     "vertical-server",

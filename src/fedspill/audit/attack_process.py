@@ -7,12 +7,7 @@ answers each on another; it is told what to do by `sealed_attack`, which never r
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import signal
-import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +18,7 @@ import safetensors.torch
 from fedspill.attack import ActiveAttack
 from fedspill.audit.clean_slate import as_if_fresh
 from fedspill.audit.frames import Frame, pack_guess, read_frame, seeded, write_frame
-from fedspill.audit.namespaces import die_with_parent, seal
+from fedspill.audit.namespaces import seal
 from fedspill.errors import AttackFailed, FedspillError, NotApplicable, NotKnown
 from fedspill.failing_line import failed_with
 from fedspill.registry import make, options_of
@@ -121,40 +116,3 @@ class _Held:
                 guess = self._attack(self._view, seed=frame.head["seed"], limit=None)
                 packed = pack_guess(guess)
                 return Frame({**packed.head, "used": sorted(self._view.used)}, packed.body)
-
-
-_PIECE = 1 << 16
-
-
-def main() -> None:
-    """The server that all of these processes are forked from; it ends with its owner."""
-    die_with_parent()
-    orders = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
-    while (order := _received(orders)) is not None:
-        (read, write), told = order
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            orders.close()
-            os.setsid()
-            sys.path[:] = told["path"]
-            with os.fdopen(read, "rb") as asked, os.fdopen(write, "wb") as answered:
-                serve(asked, answered, [Path(folder) for folder in told["hidden"]])
-            os._exit(0)
-        os.close(read)
-        os.close(write)
-        orders.sendall(str(child).encode())
-
-
-def _received(orders: socket.socket) -> tuple[list[int], dict[str, list[str]]] | None:
-    """Two ends of pipes, and what to do; None when the owner has gone."""
-    text, ends, _, _ = socket.recv_fds(orders, _PIECE, 2)
-    while text and not text.endswith(b"\n"):
-        more = orders.recv(_PIECE)
-        text = text + more if more else b""
-    return (ends, json.loads(text)) if text else None
-
-
-if __name__ == "__main__":
-    main()

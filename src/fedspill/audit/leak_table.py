@@ -221,8 +221,8 @@ def _implied(cell: LeakCell, leak: Leak[Any] | None, cells: dict[tuple[str, str]
     for name in leak.implied_by:
         other = cells.get((name, cell.adversary))
         if other is not None and other.state == "found":
-            why = f"follows from {find('leaks', name).title.lower()}"
-            return cell.model_copy(update={"state": "not tested", "why": why})
+            told = {"why": f"follows from {find('leaks', name).title.lower()}", "follows_from": name}
+            return cell.model_copy(update={"state": "not tested", "severity": other.severity, **told})
     return cell
 
 
@@ -234,7 +234,7 @@ def _between(score: ScoreFigures, leak: Leak[Any] | None) -> str:
         return f"{score.low:.3g} to {score.high:.3g}"
     ends = sorted((score.low, score.high), key=leak.share)
     first, last = (leak.figure(end) for end in ends)
-    tail = re.search(r" of 100 .*$", last)
+    tail = re.search(r" (of 100|%) .*$", last)
     before = re.match(r"^(\D* )-?\d", last)
     first = first.removesuffix(tail[0]) if tail else first
     return f"{first} to {last.removeprefix(before[1]) if before else last}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedspill.audit.planted_run import SINGLE
 from fedspill.audit.sealed_attack import AttackFacts, facts_of, leak_of
 from fedspill.deployment.deployment import OFFERED
 from fedspill.deployment.plan import Plan
@@ -26,8 +25,9 @@ from fedspill.threat import (
     stands_in,
 )
 
-# Adversaries that there are only where single updates can be seen.
+# A server sees single updates, or, behind secure aggregation, sums; one deployment has one of each two.
 _IN_THE_CLEAR = {"curious-server", "eavesdropper", "malicious-server-updates"}
+_BEHIND_SUMS = {"curious-server-secagg", "malicious-server"}
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,8 @@ class Pair:
             return ["a vertical federation whose model is handed out to all"]
         if self.threat == MALICIOUS_PARTY and ALTER_TRAINING not in needs.does:
             return ["nothing but to follow the protocol: it is run by a curious party"]
-        reads_updates = any(group & set(SINGLE) for group in needs.sees)
-        if self.adversary == MALICIOUS_SERVER_UPDATES.name and not (needs.does and reads_updates):
-            return ["nothing that it has more of: other servers' rows tell what sums, and honest models, give away"]
+        if self.adversary == MALICIOUS_SERVER_UPDATES.name and not needs.does:
+            return ["nothing but to follow the protocol: it is run by the curious server"]
         absent = sorted(needs.knows & self.threat.knows & set(self.without))
         return [
             *self.threat.missing(needs),
@@ -95,7 +94,7 @@ def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[T
     if plan.federation.kind == "vertical":
         return list(OF_PRIVATE_TOWERS) if plan.federation.has_private_towers else [VERTICAL_SERVER]
     secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
-    hidden = _IN_THE_CLEAR if secure else {"curious-server-secagg"}
+    hidden = _IN_THE_CLEAR if secure else _BEHIND_SUMS
     here = [threat for threat in ADVERSARIES.values() if stands_in(threat) == "horizontal"]
     return [threat for threat in here if threat.name not in hidden]
 

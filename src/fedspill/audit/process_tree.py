@@ -40,7 +40,7 @@ def end_tree(root: int) -> None:
         for pid in descendants:
             _kill(pid)
         time.sleep(0.005)
-        if all(_is_dead(pid) for pid in tree_of(root)[1:]):
+        if all(is_dead(pid) for pid in tree_of(root)[1:]):
             break
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(root, signal.SIGKILL)
@@ -65,9 +65,21 @@ def _parent(pid: str) -> int | None:
     return int(fields[1]) if len(fields) > 1 else None
 
 
-def _is_dead(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
+    if not Path("/proc/self/stat").exists():
+        return not _answers(pid)
     fields = _fields(pid)
     return not fields or fields[0] in "ZX"
+
+
+def _answers(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _held(pid: int) -> int:

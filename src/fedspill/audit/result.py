@@ -221,7 +221,7 @@ class LeakCell(_Model):
 
     adversary: str
     state: State
-    severity: SeverityWord | None = None  # of one that is found
+    severity: SeverityWord | None = None  # of one that is found, or that follows from one that is
     advantage: Rounded = None
     finding: str = ""  # the id of the finding that says so
     by_weaker: str = ""  # the weaker adversary whose attack it is
@@ -237,6 +237,7 @@ class LeakCell(_Model):
     beside: str = ""  # how far that can be believed
     repeats_to_decide: int | None = None
     accepted: bool = False
+    follows_from: str = ""  # the leak that says this one too, of one that no attack was run for
 
 
 class LeakRow(_Model):

@@ -12,7 +12,6 @@ import json
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,6 @@ from fedspill.audit.attack_process import AttackOrder
 from fedspill.audit.fork_server import fork
 from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
 from fedspill.audit.planted_run import Planter
-from fedspill.audit.process_tree import end_tree
 from fedspill.errors import AttackCrashed, AttackFailed, FedspillError, NotApplicable, Unfit
 from fedspill.files import dump_json
 from fedspill.guess import Guess
@@ -128,7 +126,7 @@ class AttackProcess:
     """The other process and our side of its pipes."""
 
     def __init__(self, hidden: Sequence[Path]) -> None:
-        self._process = fork(hidable(hidden))
+        self._process = fork("attack", hidable(hidden))
         self.unsealed = str(self._answer().head.get("unsealed", ""))  # why it could see more than it is given
 
     def __enter__(self) -> Self:
@@ -175,10 +173,7 @@ class AttackProcess:
         return [f"this is code of others, and it ran unsealed: {self.unsealed}; it could have read the audit's folder"]
 
     def close(self) -> None:
-        end_tree(self._process.pid)
-        for pipe in (self._process.orders, self._process.answers):
-            with suppress(OSError):
-                pipe.close()
+        self._process.end()
 
 
 @final

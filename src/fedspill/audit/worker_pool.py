@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -17,9 +15,10 @@ from typing import Any, Self, final
 
 from pydantic import ValidationError
 
+from fedspill.audit.fork_server import fork
 from fedspill.audit.jobs import Job
 from fedspill.audit.outcomes import JobOutcome
-from fedspill.audit.process_tree import end_tree, memory_of
+from fedspill.audit.process_tree import is_dead, memory_of
 from fedspill.audit.target import Target
 from fedspill.audit.worker_process import HEAD, frame
 from fedspill.deployment.plan import LimitsPart
@@ -106,27 +105,17 @@ class Worker:
 
     def __init__(self, target: Target, limits: LimitsPart) -> None:
         self._limits = limits
-        # The interpreter, no folder of its own on the path, then exactly the path that the owner has.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "fedspill.audit.worker_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is the owner's affair
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self.fileno = self._process.stdout.fileno()
+        self._process = fork("worker")
+        self.fileno = self._process.answers.fileno()
         os.set_blocking(self.fileno, False)
         self._buffer = b""
         self._ready = False
         self._deadline = 0.0
-        self._send(target.absolute().as_json())
+        self._send({"environment": dict(os.environ), "target": target.absolute().as_json()})
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return not self._process.orders.closed and not is_dead(self._process.pid)
 
     def start(self, job: dict[str, Any]) -> None:
         """Hands over a job; its time counts from when the worker is ready for it."""
@@ -147,9 +136,7 @@ class Worker:
                 return _errored(MALFORMED), 0.0
         if ended or not self.alive:
             self.kill()
-            code = self._process.returncode
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            return _errored(f"its process {how} before it answered"), 0.0
+            return _errored("its process ended before it answered"), 0.0
         if time.monotonic() > self._deadline and self._ready:
             self.kill()
             return _errored(f"stopped after {self._limits.seconds:g} s, its time limit"), self._limits.seconds
@@ -159,19 +146,12 @@ class Worker:
         return None
 
     def kill(self) -> None:
-        """Ends the process and whatever it started, also what left its process group."""
-        end_tree(self._process.pid)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(OSError):
-                pipe.close()
+        self._process.end()
 
     def _send(self, value: object) -> None:
-        assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # a process that ended is found out by poll
-            self._process.stdin.write(frame(value))
-            self._process.stdin.flush()
+            self._process.orders.write(frame(value))
+            self._process.orders.flush()
 
     def _read(self) -> bool:
         """Takes in what has come; tells whether the pipe has ended."""

@@ -11,16 +11,15 @@ import os
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from fedspill.audit.clean_slate import as_if_fresh
+from fedspill.audit.jobs import Job, job_from
 from fedspill.audit.namespaces import be_unreadable, become_subreaper
+from fedspill.audit.recordings import Recordings
+from fedspill.audit.target import Target
 from fedspill.errors import FedspillError
 from fedspill.failing_line import failed_with, place_of
-
-if TYPE_CHECKING:
-    from fedspill.audit.jobs import Job
-    from fedspill.audit.recordings import Recordings
 
 HEAD = struct.Struct("<Q")
 
@@ -38,20 +37,16 @@ def read_frame(pipe: BinaryIO) -> Any:
     return json.loads(pipe.read(*HEAD.unpack(head)))
 
 
-def main() -> None:
-    orders, answers = _own_pipes()
+def serve(orders: BinaryIO, answers: BinaryIO) -> None:
+    """Takes jobs until their pipe closes; first of all it is told the environment and what is audited."""
     _end_with(os.getppid())
     become_subreaper()
     be_unreadable()
     started = read_frame(orders)
     if started is None:
         return
-
-    from fedspill.audit.jobs import job_from
-    from fedspill.audit.recordings import Recordings
-    from fedspill.audit.target import Target
-
-    recordings = Recordings(Target.from_json(started))
+    os.environ.update(started["environment"])
+    recordings = Recordings(Target.from_json(started["target"]))
     answers.write(frame({"ready": True}))
     while (order := read_frame(orders)) is not None:
         as_if_fresh()
@@ -77,15 +72,6 @@ def _outcome(job: Job, recordings: Recordings) -> dict[str, Any]:
     return outcome
 
 
-def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The two pipes under numbers of their own; what is printed or read from here on goes to and comes from nowhere."""
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
-    return orders, answers
-
-
 def _end_with(owner: int) -> None:
     """Ends this process soon after its owner, even when the owner was killed in the middle of a job."""
 
@@ -95,7 +81,3 @@ def _end_with(owner: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-if __name__ == "__main__":
-    main()

@@ -31,7 +31,7 @@ class GradientGate(Defense):
     """
 
     name: ClassVar[str] = "gradient-gate"
-    title: ClassVar[str] = "Learn nothing that few samples decide"
+    title: ClassVar[str] = "Hold back changes that rest on few samples"
     paper: ClassVar[str] = "fedspill, after 004"
     strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0}, {"fewest": 5.0, "pairs": True})
 

@@ -52,7 +52,7 @@ class Guard(Defense):
     """
 
     name: ClassVar[str] = "guard"
-    title: ClassVar[str] = "Refuse models that no training makes"
+    title: ClassVar[str] = "Refuse models that honest training does not make"
     paper: ClassVar[str] = "fedspill, after 004"
     strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"false_alarms": 0.01},)
 

@@ -19,7 +19,7 @@ class SecureAggregation(Defense):
     """
 
     name: ClassVar[str] = "secure-aggregation"
-    title: ClassVar[str] = "Show the server sums only"
+    title: ClassVar[str] = "Secure aggregation: show the server sums only"
     paper: ClassVar[str] = "002"
     strengths: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     sums_only: ClassVar[bool] = True

@@ -13,7 +13,8 @@ def three(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    return "-" if share is None else f"{round(100 * share)} %"
+    """A share in percent, to three figures: costs of defenses are smaller than a whole percent."""
+    return "-" if share is None else f"{three(100 * share)} %"
 
 
 def points(change: float | None) -> str:

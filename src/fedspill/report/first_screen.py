@@ -128,6 +128,8 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
         return ShownCell(word, word + (", accepted" if cell.accepted else ""), cell.figure, _guessing(cell))
     if cell.state == "read":
         return ShownCell("read", "read", cell.reading, cell.beside)
+    if cell.follows_from and cell.severity is not None:
+        return ShownCell(cell.severity.word, cell.severity.word, "", cell.why)
     kind = cell.state.replace(" ", "-")
     if cell.state == "not found":
         return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
@@ -147,7 +149,7 @@ def shown_advice(advice: Advice) -> ShownAdvice:
     tested = "Tested against attackers who know it." if knew else "Not every attacker tested knew of it."
     needs = list(dict.fromkeys(need for defense in advice.defenses for need in defense.needs))
     return ShownAdvice(
-        title=" + ".join(defense.title for defense in advice.defenses),
+        title=" + ".join(f"{defense.title} ({defense.name})" for defense in advice.defenses),
         effect="; ".join(effects),
         cost=f"{_capital(cost)}. {tested}",
         needs=f"Needs {_listed(needs)}." if needs else "",
@@ -164,17 +166,19 @@ def _left(change: LeakChange) -> str:
 
 def _guessing(cell: LeakCell) -> str:
     """ "57 by guessing", where both are said of 100; else in full."""
-    short = re.match(r"^(\d+) of 100 ", cell.guessing)
-    return f"{short[1] if short else cell.guessing} by guessing"
+    short = re.match(r"^(\d+)( of 100|( %)) ", cell.guessing)
+    return f"{short[1] + (short[3] or '') if short else cell.guessing} by guessing"
 
 
 def _to_decide(cell: LeakCell, result: AuditResult) -> str:
+    """What guessing gets, which the interval has on both sides, and how much more would have to be measured."""
+    beside = _guessing(cell)
     if cell.repeats_to_decide is None:
-        return "too few measurements"
+        return f"{beside}; too few measurements"
     if result.target == "trace":
         times = max(2, cell.repeats_to_decide // max(len(result.provenance.seeds), 1))
-        return f"needs {times} times the rounds"
-    return f"needs {cell.repeats_to_decide} repeats"
+        return f"{beside}; to decide, record {times} times the rounds"
+    return f"{beside}; to decide, set repeats = {cell.repeats_to_decide}"
 
 
 def _about(result: AuditResult) -> str:
@@ -211,7 +215,7 @@ def _first_advice(result: AuditResult) -> list[Advice]:
 
 def _defenses(checks: list[DefenseCheck]) -> str:
     if not checks:
-        return "No defense is configured."
+        return "No defense is on: none is configured."
     words = {True: "is on", False: "is OFF", None: "cannot be verified from messages"}
     return "Configured: " + "; ".join(f"{check.defense} {words[check.on]}" for check in checks) + "."
 

@@ -23,7 +23,7 @@ def render(result: AuditResult) -> str:
         lines += [f"- {text(line)}" for line in screen.banner] + [""]
     if screen.verdict:
         lines += [f"**{text(screen.verdict)}** ({screen.severity}). {text(screen.beside)}", ""]
-    lines += [text(screen.about), "", *_table(screen.tested, screen), ""]
+    lines += [f"{text(screen.about)} **{text(screen.defenses)}**", "", *_table(screen.tested, screen), ""]
     lines += [f"- {text(row.title)}: {text(row.reason)}" for row in screen.untested]
     lines += [""] if screen.untested else []
     lines += _readings(screen)
@@ -40,7 +40,7 @@ def render(result: AuditResult) -> str:
         lines.append("")
     if screen.after:
         lines += [f"**After.** {text(screen.after_words)}:", "", *_table(screen.after, screen), ""]
-    lines += [f"**Defenses.** {text(screen.defenses)}", "", f"**How sure.** {text('; '.join(screen.sure))}."]
+    lines += [f"**How sure.** {text('; '.join(screen.sure))}."]
     for entry in result.accepted:
         if entry.state != "in force":
             lines += ["", f"Accept entry {text(entry.id)} accepts nothing: {entry.state}."]

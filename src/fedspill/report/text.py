@@ -11,8 +11,9 @@ from fedspill.report.first_screen import FirstScreen, ShownCell, first_screen
 from fedspill.report.readings import TOO_FEW, ShownTable
 
 WIDTH = 100
-FIRST = 20  # columns of the leaks' names
+FIRST = 26  # columns of the leaks' names
 GAP = 2
+MOST_ADVICE = 2  # pieces of it that a terminal shows
 CLIENTS = 6  # rows of a reading that a terminal shows
 
 
@@ -28,14 +29,13 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
     said += [f"!! CONFIGURED DEFENSE IS OFF: {line}" for line in screen.banner]
     if screen.verdict:
         said += _filled(f"[{screen.severity}] {screen.verdict}. {screen.beside}", width)
-    said += _filled(screen.about, width)
+    said += _filled(f"{screen.about} {screen.defenses}", width)
     said += ["", *_table(screen, width), ""]
     said += _readings(screen, width)
-    for number, advice in enumerate(screen.advice, 1):
+    for number, advice in enumerate(screen.advice[:MOST_ADVICE], 1):
         said += _filled(f"{number}. {advice.title}. {advice.effect}. {advice.cost.partition('. ')[0]}.", width, "   ")
     said += _filled(screen.unhelped, width) if screen.unhelped else []
     said += _filled(screen.left_out, width) if screen.left_out else []
-    said += _filled(screen.defenses, width)
     said += _filled(f"How sure: {'; '.join(screen.sure)}.", width)
     for entry in result.accepted:
         if entry.state != "in force":
@@ -66,14 +66,16 @@ def _row(title: str, cells: Sequence[str], room: int) -> list[str]:
 
 
 def _cell(cell: ShownCell) -> str:
-    if cell.kind in ("cannot", "not-tested"):
-        return "follows" if cell.sub.startswith("follows") else cell.tag
+    if cell.kind in ("cannot", "not-tested", "undecided", "errored"):
+        return cell.tag
     short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
     if cell.kind == "read":
         return cell.tag  # in words below the table
-    if cell.kind == "undecided":
-        return f"{cell.tag} {short}"
-    return f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})" if short else f"{cell.tag}: {cell.sub}"
+    return (
+        f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})"
+        if short
+        else f"{cell.tag} ({cell.sub.split()[0]})"
+    )
 
 
 def _readings(screen: FirstScreen, width: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedspill.leak import ATTRIBUTE_IDS, Leak, of_hundred
+from fedspill.leak import ATTRIBUTE_IDS, Leak, sure_percent
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.metrics import AttributeAuc, OutsiderAttributeAuc
 from fedspill.leaks.attributes.reading import read_attributes
@@ -22,9 +22,8 @@ ATTRIBUTES = Leak(
         "adversary_data": {"per_class": 20, "shadow": 300},
         "targets": {"attribute": "secret", "members": 32, "others": 0},
     },
-    figure=of_hundred("points"),
-    # The restricted ROC area on its scale from one half to one, which is no share of anything.
-    sentence="people with the attribute are told from those without at {figure} (100: always right, 50: guessing)",
+    figure=sure_percent,
+    sentence="people with the attribute are told from those without {figure} (100 %: always right, 50 %: guessing)",
     claim="tell {often} a hidden attribute of a known person",
     taxonomy=ATTRIBUTE_IDS,
     reader=read_attributes,

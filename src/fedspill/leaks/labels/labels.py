@@ -29,7 +29,7 @@ from fedspill.observe.rehearsed_shares import (
     nearest,
     rehearsed,
 )
-from fedspill.trace import View
+from fedspill.trace import Origin, View
 
 UNREHEARSED = 1.15  # how much larger errors must be taken to be, to compare with readings (label_zoo.py, seed 503)
 LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
@@ -56,25 +56,23 @@ class Labels(Attack):
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:
         layer = read_last_layer(view)
-        alone = read_each_update(view, rng)
         found = messages_of(view, layer)
         try:
             stage = plan_rehearsal(view, [found[origin] for origin in layer.of])
-            return self._rehearsed(view, stage, alone, layer.notes, rng)
+            leaders = leading_rounds(stage.scenes, stage.plan.leading)
+            if all(_is_exact(view, stage, number, rng) for number in leaders):
+                raise NotApplicable("not rehearsed: make-believe clients are read without error")
+            results, scenes = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=stage.same)
         except NotApplicable as why_not:
+            alone = read_each_update(view, rng)
             return replace(alone, notes=[*alone.notes, str(why_not)])
-
-    def _rehearsed(
-        self, view: View, stage: RehearsalPlan, alone: LabelCounts, notes: Sequence[str], rng: torch.Generator
-    ) -> LabelCounts:
-        leaders = leading_rounds(stage.scenes, stage.plan.leading)
-        if all(_is_exact(view, stage, number, rng) for number in leaders):
-            return replace(alone, notes=[*alone.notes, "not rehearsed: make-believe clients are read without error"])
-        results, scenes = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=stage.same)
         tried = replace(stage, scenes={number: scenes[number] for number in leaders})
         right = tried_on_make_believe(view, tried, [one.counts for one in results], rng)
-        chosen = _chosen(alone, stage, results, right)
-        return replace(chosen, notes=[*notes, *chosen.notes])
+        chosen = _rehearsed(layer.of, stage, results)
+        by_itself = _read_by_itself(stage, results, right)
+        if by_itself:
+            chosen = _mixed(chosen, read_each_update(view, rng), by_itself)
+        return replace(chosen, notes=[*layer.notes, *words_of(list(chosen.routes))])
 
 
 def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generator) -> bool:
@@ -87,31 +85,47 @@ def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generato
     return all(right.get(number, 0.0) > EXACT for right in tried)
 
 
-def _chosen(
-    alone: LabelCounts, stage: RehearsalPlan, results: list[RehearsedShares], right: dict[int, float]
-) -> LabelCounts:
-    """For each round the reading that has more labels of its make-believe clients right."""
+def _read_by_itself(
+    stage: RehearsalPlan, results: Sequence[RehearsedShares], right: dict[int, float]
+) -> dict[int, float]:
+    """Updates, by place, that are to be read by themselves, and what share of the labels is right then.
+
+    Those of rounds whose make-believe clients are read better so, and those unlike all that was rehearsed.
+    """
     hoped = {
         number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
-        for number in stage.scenes
+        for number in {update.round for update in stage.updates}
     }
-    assert alone.confidence is not None
-    assert alone.sure is not None
-    counts, sure, confidence = alone.counts.clone(), alone.sure.clone(), alone.confidence.clone()
-    assert alone.low is not None
-    assert alone.high is not None
-    low, high, routes = alone.low.clone(), alone.high.clone(), list(alone.routes)
-    for index, (update, result) in enumerate(zip(stage.updates, results, strict=True)):
-        by_itself = right[nearest(update.round, right)] if right else 0.0
-        if not result.near or by_itself > hoped[update.round]:
-            confidence[index] = min(float(confidence[index]), by_itself)
-            continue
-        counts[index], sure[index], confidence[index], low[index], high[index] = certainty(result, update.samples)
-        routes[index] = REHEARSED
-    notes = words_of(routes)
-    return replace(
-        alone, counts=counts, confidence=confidence, sure=sure, low=low, high=high, notes=notes, routes=tuple(routes)
+    shares = [right[nearest(update.round, right)] if right else 0.0 for update in stage.updates]
+    told = enumerate(zip(stage.updates, results, shares, strict=True))
+    return {place: share for place, (update, one, share) in told if not one.near or share > hoped[update.round]}
+
+
+def _rehearsed(of: Sequence[Origin], stage: RehearsalPlan, results: Sequence[RehearsedShares]) -> LabelCounts:
+    """What rehearsals say of all updates."""
+    each = [certainty(one, update.samples) for one, update in zip(results, stage.updates, strict=True)]
+    counts, sure, expected, low, high = zip(*each, strict=True)
+    return LabelCounts(
+        list(of),
+        torch.stack(counts),
+        confidence=torch.tensor(expected, dtype=torch.float64),
+        sure=torch.stack(sure),
+        low=torch.stack(low),
+        high=torch.stack(high),
+        routes=(REHEARSED,) * len(each),
     )
+
+
+def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: dict[int, float]) -> LabelCounts:
+    """`rehearsed`, but for some updates what they say alone; nobody is surer of these than of make-believe clients."""
+    places = torch.tensor(list(by_itself))
+    own = {name: getattr(rehearsed, name).clone() for name in ("counts", "sure", "confidence", "low", "high")}
+    for name, values in own.items():
+        values[places] = getattr(alone, name)[places].to(values.dtype)
+    shares = torch.tensor(list(by_itself.values()), dtype=own["confidence"].dtype)
+    own["confidence"][places] = own["confidence"][places].minimum(shares)
+    routes = [alone.routes[place] if place in by_itself else route for place, route in enumerate(rehearsed.routes)]
+    return replace(rehearsed, **own, routes=tuple(routes))
 
 
 def rareness(classes: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from fedspill.leak import MEMBERSHIP_IDS, Leak, of_hundred
+from fedspill.leak import MEMBERSHIP_IDS, Leak, sure_percent
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
 from fedspill.leaks.membership.reading import read_members
@@ -24,9 +24,8 @@ MEMBERSHIP = Leak(
         "adversary_data": {"per_class": 20, "shadow": 300},
         "targets": {"members": 16, "others": 16},
     },
-    figure=of_hundred("points"),
-    # The restricted ROC area on its scale from one half to one, which is no share of anything.
-    sentence="records that were trained on are told from others at {figure} (100: always right, 50: guessing)",
+    figure=sure_percent,
+    sentence="records that were trained on are told from others {figure} (100 %: always right, 50 %: guessing)",
     claim="tell {often} whether a person's record was trained on",
     taxonomy=MEMBERSHIP_IDS,
     reader=read_members,
