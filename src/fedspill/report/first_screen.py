@@ -165,9 +165,11 @@ def _left(change: LeakChange) -> str:
 
 
 def _guessing(cell: LeakCell) -> str:
-    """ "57 by guessing", where both are said of 100; else in full."""
-    short = re.match(r"^(\d+)( of 100|( %)) ", cell.guessing)
-    return f"{short[1] + (short[3] or '') if short else cell.guessing} by guessing"
+    """ "57 by guessing", where it differs from the figure by its number alone; else in full."""
+    number = re.compile(r"-?\d+(\.\d+)?( %)?")
+    alike = number.sub("", cell.figure, count=1) == number.sub("", cell.guessing, count=1)
+    short = number.search(cell.guessing) if alike else None
+    return f"{short[0] if short else cell.guessing} by guessing"
 
 
 def _to_decide(cell: LeakCell, result: AuditResult) -> str:
@@ -177,12 +179,12 @@ def _to_decide(cell: LeakCell, result: AuditResult) -> str:
         return f"{beside}; too few measurements"
     if result.target == "trace":
         times = max(2, cell.repeats_to_decide // max(len(result.provenance.seeds), 1))
-        return f"{beside}; to decide, record {times} times the rounds"
-    return f"{beside}; to decide, set repeats = {cell.repeats_to_decide}"
+        return f"{beside}; {times} times the rounds would tell"
+    return f"{beside}; {cell.repeats_to_decide} repeats would tell"
 
 
 def _about(result: AuditResult) -> str:
-    said = f"{_capital(result.deployment)}."
+    said = f"{_capital(result.deployment.partition(', defenses: ')[0])}."  # they have a sentence of their own
     return f"{said} Test accuracy {percent(result.accuracy.value)}." if result.accuracy else said
 
 
@@ -215,7 +217,7 @@ def _first_advice(result: AuditResult) -> list[Advice]:
 
 def _defenses(checks: list[DefenseCheck]) -> str:
     if not checks:
-        return "No defense is on: none is configured."
+        return "No defense is on."
     words = {True: "is on", False: "is OFF", None: "cannot be verified from messages"}
     return "Configured: " + "; ".join(f"{check.defense} {words[check.on]}" for check in checks) + "."
 

@@ -11,7 +11,7 @@ from fedspill.report.first_screen import FirstScreen, ShownCell, first_screen
 from fedspill.report.readings import TOO_FEW, ShownTable
 
 WIDTH = 100
-FIRST = 26  # columns of the leaks' names
+FIRST = 28  # columns of the leaks' names
 GAP = 2
 MOST_ADVICE = 2  # pieces of it that a terminal shows
 CLIENTS = 6  # rows of a reading that a terminal shows
@@ -66,7 +66,7 @@ def _row(title: str, cells: Sequence[str], room: int) -> list[str]:
 
 
 def _cell(cell: ShownCell) -> str:
-    if cell.kind in ("cannot", "not-tested", "undecided", "errored"):
+    if cell.kind in ("cannot", "not-tested", "not-found", "undecided", "errored"):
         return cell.tag
     short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
     if cell.kind == "read":

@@ -23,7 +23,7 @@ ATTRIBUTES = Leak(
         "targets": {"attribute": "secret", "members": 32, "others": 0},
     },
     figure=sure_percent,
-    sentence="people with the attribute are told from those without {figure} (100 %: always right, 50 %: guessing)",
+    sentence="the attacker is {figure} which people have the attribute",
     claim="tell {often} a hidden attribute of a known person",
     taxonomy=ATTRIBUTE_IDS,
     reader=read_attributes,

@@ -25,7 +25,7 @@ MEMBERSHIP = Leak(
         "targets": {"members": 16, "others": 16},
     },
     figure=sure_percent,
-    sentence="records that were trained on are told from others {figure} (100 %: always right, 50 %: guessing)",
+    sentence="the attacker is {figure} which records were trained on",
     claim="tell {often} whether a person's record was trained on",
     taxonomy=MEMBERSHIP_IDS,
     reader=read_members,
