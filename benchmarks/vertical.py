@@ -4,7 +4,7 @@
     python benchmarks/vertical.py noise-party mnist linear   # the curious party holds nothing but noise
     python benchmarks/vertical.py rows android 64            # linear programs: data, units
     python benchmarks/vertical.py equality location30 29     # data, unknown features
-    python benchmarks/vertical.py pairs adult 500            # data, known pairs
+    python benchmarks/vertical.py pairs adult                # the curve over known pairs; a number: that many alone
     python benchmarks/vertical.py defenses adult             # accuracy against what is left, 1 epoch and 15
 
 Each cell is several federations of different samples, models and batches (--seeds, from --first on); a figure is the
@@ -102,7 +102,28 @@ def federation(
     **settings: Any,
 ) -> Cell:
     """Draws samples, builds and trains."""
-    dataset: Dataset = make("datasets", DATA.get(args.data, args.data.replace("_", "-"))).load()
+    return federate(args, load(args.data), seed, model, epochs=epochs, defenses=defenses, noise_party=noise_party,
+                    malicious=malicious, **settings)  # fmt: skip
+
+
+def load(name: str) -> Dataset:
+    dataset: Dataset = make("datasets", DATA.get(name, name.replace("_", "-"))).load()
+    return dataset
+
+
+def federate(
+    args: argparse.Namespace,
+    dataset: Dataset,
+    seed: int,
+    model: dict[str, Any],
+    *,
+    epochs: int,
+    defenses: Sequence[Defense] = (),
+    noise_party: bool = False,
+    malicious: bool = False,
+    training: LocalTraining | None = None,
+    **settings: Any,
+) -> Cell:
     rng = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(dataset.train), generator=rng)
     stock = dataset.train.take(order[: args.samples])
@@ -121,7 +142,7 @@ def federation(
     per_epoch = -(-len(stock) // args.batch)
     chosen = PrivateTowerSettings(
         rounds=epochs * per_epoch,
-        training=LocalTraining(optimizer="adam", lr=args.lr, batch_size=args.batch),
+        training=training or LocalTraining(optimizer="adam", lr=args.lr, batch_size=args.batch),
         defenses=tuple(defenses),
         **settings,
     )
@@ -264,17 +285,23 @@ def equality(args: argparse.Namespace) -> None:
     found.show(f"{args.data}, {classes} classes, {args.number} unknown")
 
 
+CURVE = (10, 20, 50, 100, 200, 500, 1000, 2000)  # known pairs
+
+
 def pairs(args: argparse.Namespace) -> None:
-    """Ridge regression against towers of two layers whose weights nobody knows."""
-    found = Figures()
+    """Ridge regression against towers of two layers whose weights nobody knows, over how many pairs are known."""
+    many = (args.number,) if args.number else tuple(number for number in CURVE if number + 500 <= args.samples)
+    found: dict[int, Figures] = {number: Figures() for number in many}
     for seed in seeds(args):
-        cell = federation(args, seed, {"widths": [64, args.units]}, epochs=5, predictions=args.number + 500)
-        outcome = cell.run("ridge-pairs", ACTIVE_PARTY, cell.known(1, args.number))
-        for metric in ("feature-r2", "feature-cells", "feature-rows"):
-            found.add(metric, value(outcome, metric))
-        if outcome is not None:
-            found.add("by guessing, feature-cells", outcome.scores["feature-cells"].chance)
-    found.show(f"{args.data}, {args.units} units, {args.number} pairs")
+        cell = federation(args, seed, {"widths": [64, args.units]}, epochs=5, predictions=max(many) + 500)
+        for number in many:
+            outcome = cell.run("ridge-pairs", ACTIVE_PARTY, cell.known(1, number))
+            for metric in ("feature-r2", "feature-cells", "feature-rows"):
+                found[number].add(metric, value(outcome, metric))
+            if outcome is not None:
+                found[number].add("by guessing, feature-cells", outcome.scores["feature-cells"].chance)
+    for number, figures in found.items():
+        figures.show(f"{args.data}, {args.units} units, {number} pairs")
 
 
 SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -56,6 +56,10 @@ def test_lines_to_paste_are_a_plan_and_python() -> None:
     assert "mod(ClipNoise(clip=1.0, sigma=0.1))" in lines
 
 
+def test_nothing_is_pasted_into_a_flower_client_that_no_mod_could_do() -> None:
+    assert flower_lines([advised("embedding-noise", {"sigma": 0.2}), advised("redrawn-labels", {})]) == ""
+
+
 def advice(name: str, change: float, **left: Severity) -> Advice:
     """A defense that leaves these levels of leaks that were high."""
     after: Any = {

@@ -11,6 +11,7 @@ from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.matrix import adversaries_of, pairs_of
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.target import AS_DEPLOYED, Target
+from fedspill.audit.why_not import lacking
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import PlanError, UsageError
@@ -77,12 +78,18 @@ def test_only_defenses_of_what_travels_there_are_tried() -> None:
 
 
 def test_what_the_plan_does_not_set_aside_is_not_known() -> None:
-    lacking = private(adversary_data={"known_labels": 0, "pairs": 0})
-    lacks = {pair.id: " ".join(pair.lacks()) for pair in pairs_of(lacking)}
+    bare = private(adversary_data={"known_labels": 0, "pairs": 0})
+    lacks = {pair.id: " ".join(pair.lacks()) for pair in pairs_of(bare)}
     assert "this plan sets none aside" in lacks["ridge-pairs/active-party"]
     assert "this plan sets none aside" in lacks["gradient-similarity/curious-party"]
     assert lacks["cone/curious-party"] == "", "it can do without"
-    assert Deployment.of(lacking).knowledge().keys().isdisjoint({"few_labels", "paired_aux"})
+    assert Deployment.of(bare).knowledge().keys().isdisjoint({"few_labels", "paired_aux"})
+
+
+def test_who_holds_the_labels_is_not_said_to_be_kept_from_them() -> None:
+    of_holder = [pair for pair in pairs_of(private()) if pair.adversary == "active-party"]
+    said = {lacking(pair).short for pair in of_holder if pair.leak.name == "sample_labels"}
+    assert said == {"holds it itself"}
 
 
 def test_what_adversaries_are_given_is_theirs() -> None:

@@ -271,12 +271,17 @@ def plan_lines(defenses: Sequence[AdvisedDefense]) -> str:
 
 
 def flower_lines(defenses: Sequence[AdvisedDefense]) -> str:
-    """What to write into a Flower client: a mod for what acts on messages, and in words what a mod cannot do."""
+    """What to write into a Flower client: a mod for what acts on messages, and in words what a mod cannot do.
+
+    Nothing for what acts between parties with towers of their own: no mod sees their embeddings.
+    """
     mods, imports, words = [], [], []
     for advised_defense in defenses:
         kind = load("defenses", advised_defense.name)
         defense: Defense = kind(**advised_defense.options)
         plain = LocalTraining()
+        if kind.of_private_towers:
+            continue
         if kind.sums_only:
             imports.append("from flwr.client.mod import secaggplus_mod")
             mods.append("secaggplus_mod")

@@ -52,6 +52,8 @@ def lacking(pair: Pair) -> WhyNot:
     needs, threat = pair.facts.needed(), pair.threat
     if stands_in(threat) != made_for(needs):
         return WhyNot("not tested", "no attack on this kind of federation", OF_ANOTHER_KIND)
+    if threat.name in pair.leak.held_by:
+        return WhyNot("not tested", "holds it itself", 0)
     unseen = [kinds for kinds in needs.sees if not any(threat.sees_of_others(kind) for kind in kinds)]
     unknown, undone = sorted(needs.knows - threat.knows), sorted(needs.does - threat.does)
     lacks = len(unseen) + len(unknown) + len(undone)

@@ -122,8 +122,8 @@ def describe(plan: Plan, settings: Settings, model: nn.Module, dataset: Dataset,
         moves += ", towers and head private"
     guards = ", ".join(defense.name for defense in chosen.defenses) or "none"
     return (
-        f"{dataset.name}, vertical, {net.parties} parties, {len(stock)} samples in "
-        f"{chosen.batches} batches of {chosen.training.batch_size}, {chosen.rounds} rounds, "
+        f"{dataset.name}, vertical, {net.parties} parties, {len(stock)} samples, {chosen.rounds} rounds "
+        f"of {chosen.training.batch_size} ({chosen.batches}), "
         f"{plan.model.name} with {parameters:,} parameters, {moves}, defenses: {guards}"
     )
 

@@ -139,10 +139,7 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
 
 
 def shown_advice(advice: Advice) -> ShownAdvice:
-    effects = [
-        f"{change.title}: {change.before.word if change.before is not None else 'not found'} to {_left(change)}"
-        for change in advice.changes
-    ]
+    effects = [f"{change.title}: {_moved(change)}" for change in advice.changes]
     knew = all(change.adaptive for change in advice.changes)
     cost = "" if advice.accuracy is None else f"accuracy {points(advice.accuracy_change)}, to "
     cost += percent(advice.accuracy.value) if advice.accuracy else "accuracy not measured"
@@ -156,6 +153,11 @@ def shown_advice(advice: Advice) -> ShownAdvice:
         lines=advice.plan_lines,
         flower=advice.flower_lines,
     )
+
+
+def _moved(change: LeakChange) -> str:
+    before = change.before.word if change.before is not None else "not found"
+    return f"stays {before}" if before == _left(change) else f"{before} to {_left(change)}"
 
 
 def _left(change: LeakChange) -> str:

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.attack_run import Outcome, run_attack
+from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.errors import NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
-from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.attacked_text import AttackedText, mean_gradient
 from fedspill.leaks.words.exact.certificate import LastBlock, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
+from fedspill.leaks.words.guess import ClientText, stacked
+from fedspill.leaks.words.language_model import LanguageModel
+from fedspill.leaks.words.metrics import ExactSequences, WordsFound
 from fedspill.leaks.words.moved_rows import moved_rows
 from fedspill.messages import Message
 from fedspill.models.text_transformer import TextTransformer
@@ -213,6 +217,48 @@ def test_the_certificate_tells_a_wrong_order_and_a_wrong_label() -> None:
     assert last.proven(message, real, labels) == [True, True]
     assert last.proven(message, swapped, labels) == [False, True]
     assert last.proven(message, real, [1 - labels[0], labels[1]]) == [False, True]
+
+
+def test_a_language_model_goes_on_as_texts_do_and_never_round_in_a_circle() -> None:
+    texts = [[1, 2, 3, 4, 5]] * 3 + [[6, 2, 7, 8, 9]] + [[1, 2, 1, 2, 1]]
+    model = LanguageModel.of(texts)
+    assert model.length == 5
+    assert model.texts(2) == [[1, 2, 3, 4, 5], [6, 2, 7, 8, 9]]
+    (circle,) = LanguageModel.of([[1, 2, 1, 2, 1, 2, 1, 2]]).texts(1)
+    threes = list(zip(circle, circle[1:], circle[2:], strict=False))
+    assert len(set(threes)) == len(threes)
+    assert model.surprise([1, 2, 3, 4, 5]) < model.surprise([1, 2, 7, 8, 9]) < model.surprise([5, 4, 3, 2, 1])
+    assert LanguageModel.of([]).texts(3) == []
+
+
+def test_guessing_is_the_better_of_what_is_common_and_what_is_likely_to_be_written() -> None:
+    """Texts that all begin and go on alike are guessed by the model; one that is drawn at random may be another."""
+    alike, other = [[1, 2, 3, 4]] * 30, [[5, 6, 7, 8]] * 10
+    clients = [Examples(torch.tensor([one]), torch.zeros(1, dtype=torch.int64)) for one in alike + other]
+    trace = MemoryTrace()
+    for number in range(8):
+        trace.note_truth(Origin(0, f"client:{number}"), "used_samples", torch.tensor([[number, 0]]))
+    trace.end_round(0)
+    of = [Origin(0, f"client:{number}") for number in range(8)]
+    nothing = [torch.zeros(0, dtype=torch.int64)] * 8
+    guess = ClientText(of, nothing, [stacked([])] * 8, [torch.zeros(0, dtype=torch.bool)] * 8)
+    truth = trace.truth().beside(clients)
+    assert ExactSequences().measure(guess, truth).chance.mean() == 1.0
+    assert WordsFound().measure(guess, truth).chance.mean() == 1.0
+
+
+@pytest.mark.parametrize("objective", ["class", "next"])
+def test_what_texts_would_have_sent_is_reckoned_a_few_at_a_time(objective: str) -> None:
+    net, most = text_kit.network(objective), []
+    assert isinstance(net, TextTransformer)
+    batch = text_kit.sentences().train.take(torch.arange(21))
+    whole = gradient(net, batch)
+    net.register_forward_pre_hook(lambda module, given: most.append(len(given[0])))
+    found = mean_gradient(net, batch)
+    assert max(most) <= 8
+    assert sum(most) == 21
+    for name, tensor in whole.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-7), name
 
 
 def test_dager_reads_what_fits_into_the_dimensions_and_vouches_for_nothing() -> None:

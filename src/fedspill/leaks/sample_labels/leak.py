@@ -24,4 +24,5 @@ SAMPLE_LABELS = Leak(
     claim="read {much} of the labels that another party keeps to itself, sample by sample",
     taxonomy=ATTRIBUTE_IDS,
     federations=("private towers",),
+    held_by=("active-party",),
 )

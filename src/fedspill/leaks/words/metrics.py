@@ -1,7 +1,7 @@
 """Metrics of text: tokens found, their precision and recall, ROUGE, exact sequences, and certificates held to account.
 
-Chance is what the others' texts give to someone who saw no message: their commonest tokens, or texts of theirs drawn at
-random. That is more than an outsider has.
+Chance is what the others' texts give to someone who saw no message: their commonest tokens, texts of theirs drawn at
+random, or the texts that a language model of theirs writes, whichever is better. That is more than an outsider has.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ class OfTokens(Metric[ClientText], ABC):
         """How many tokens the right ones are held against."""
 
     def measure(self, guess: ClientText, truth: Truth) -> Measured:
-        values, chance, trials = [], [], []
+        values, by_frequency, by_model, trials = [], [], [], []
         for origin, tokens in zip(guess.of, guess.tokens, strict=True):
             text = TrueText.of(origin, truth)
-            real, commonest = text.tokens, text.commonest()
             found = set(tokens.tolist()) - text.silent
-            many = max(1, self.out_of(len(found), len(real)))
-            values.append(len(found & real) / many)
-            chance.append(len(commonest & real) / max(1, self.out_of(len(commonest), len(real))))
-            trials.append(many)
-        return Measured(_shares(values), _shares(chance), torch.tensor(trials), *clusters_of(guess.of))
+            values.append(self._share(found, text.tokens))
+            by_frequency.append(self._share(text.commonest(), text.tokens))
+            by_model.append(self._share({token for one in text.likely() for token in one}, text.tokens))
+            trials.append(max(1, self.out_of(len(found), len(text.tokens))))
+        chance = _better(by_frequency, by_model)
+        return Measured(_shares(values), chance, torch.tensor(trials), *clusters_of(guess.of))
+
+    def _share(self, found: set[int], real: set[int]) -> float:
+        return len(found & real) / max(1, self.out_of(len(found), len(real)))
 
 
 @final
@@ -96,13 +99,14 @@ class OfSequences(Metric[ClientText], ABC):
     def measure(self, guess: ClientText, truth: Truth) -> Measured:
         if guess.sequences is None:
             raise NotScored("the attack reads words, not their order")
-        values, chance = [], []
+        values, by_others, by_model = [], [], []
         for place, origin in enumerate(guess.of):
             text = TrueText.of(origin, truth)
             guessed = [spoken(sequence, text.silent) for sequence in guess.texts(place)]
             values.append(self.value(guessed, text))
-            chance.append(self.value(text.others, text))
-        return Measured(_shares(values), _shares(chance), None, *clusters_of(guess.of))
+            by_others.append(self.value(text.others, text))
+            by_model.append(self.value(text.likely(), text))
+        return Measured(_shares(values), _better(by_others, by_model), None, *clusters_of(guess.of))
 
     def scale(self, measured: Measured) -> Scale | None:
         return SHARE
@@ -174,6 +178,11 @@ class CertifiedSequences(Metric[ClientText]):
         if not of:
             raise NotScored("the attack vouches for no text")
         return Measured(_shares(values), _shares(chance), torch.tensor(trials), *clusters_of(of))
+
+
+def _better(*ways: list[float]) -> Tensor:
+    """Of several ways of guessing the one that is better over all origins: nobody could choose for each of them."""
+    return max(map(_shares, ways), key=lambda values: float(values.mean()) if len(values) else 0.0)
 
 
 def _shares(values: list[float]) -> Tensor:

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from fedspill.dataset import Vocabulary
 from fedspill.errors import NotScored
+from fedspill.leaks.words.language_model import LanguageModel
 from fedspill.seeds import generator
 from fedspill.trace import Origin, Truth
 
 _WORD = re.compile(r"[a-z0-9]+")  # what ROUGE counts as a word
+_MOST_HEARD = 1000  # texts that the language model counts in
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class TrueText:
 
     sequences: list[list[int]]
     others: list[list[int]]  # as many sequences that it did not train on, drawn at random
+    heard: list[list[int]]  # more of these, to learn from how people write
     frequency: Tensor  # (tokens,) how often all other texts use each token
     silent: frozenset[int]  # padding and marks
     vocabulary: Vocabulary | None
@@ -47,6 +50,7 @@ class TrueText:
         return TrueText(
             [spoken(row, silent) for row in x.tolist()],
             [spoken(row, silent) for row in pool[drawn].tolist()],
+            [spoken(row, silent) for row in pool[torch.randperm(len(pool), generator=rng)[:_MOST_HEARD]].tolist()],
             frequency,
             silent,
             vocabulary,
@@ -60,6 +64,10 @@ class TrueText:
         """As many tokens as were used, the commonest of the others' texts: the best guess without access."""
         many = min(len(self.tokens), int((self.frequency > 0).sum()))
         return set(self.frequency.topk(many).indices.tolist()) if many else set()
+
+    def likely(self) -> list[list[int]]:
+        """As many texts as were used, as a language model of the others' texts writes them without access."""
+        return LanguageModel.of(self.heard).texts(len(self.sequences))
 
     def units(self, sequence: Sequence[int]) -> list[Hashable]:
         """The words of a sequence as ROUGE counts them; without a vocabulary its tokens."""

@@ -13,7 +13,7 @@ from fedspill.leaks.words.exact.token_test import SCREENED, Cells
 from fedspill.models.lora import linear_weight
 from fedspill.models.text_transformer import Block, TextTransformer
 
-_PAIRS_AT_ONCE = 200_000  # of a prefix and a token that are screened together
+_NUMBERS_AT_ONCE = 1 << 26  # that pairs of a prefix and a token may take in one pass, 256 MB in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def grow_prefixes(
         base = (state + screen.output_bias) @ screen.tilted
         size = (state - state.mean(1, keepdim=True)).norm(dim=1)
         fits: list[tuple[float, int, int]] = []
-        step = max(1, _PAIRS_AT_ONCE // max(1, len(tokens)))
+        step = max(1, _NUMBERS_AT_ONCE // max(1, len(tokens) * (space.width + heads * (place + 1))))
         for begin in range(0, len(alive), step):
             known_keys, known_values = keys[begin : begin + step], values[begin : begin + step]
             scores = torch.einsum("thd,alhd->athl", query, known_keys) / sqrt(depth)

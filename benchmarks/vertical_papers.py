@@ -1,0 +1,162 @@
+"""Published attacks on vertical federations at their papers' settings, as far as the data and the towers are here.
+
+    python benchmarks/vertical_papers.py li     # lengths and directions of gradients, two uneven classes
+    python benchmarks/vertical_papers.py fu     # completion, breast cancer Wisconsin, as in the authors' code
+    python benchmarks/vertical_papers.py luo    # equality solving and generative regression, probabilities alone
+
+Figures are means over federations (--seeds, from --first on) with Student's 95 % half-width. FEDSPILL_DATA names the
+data folder. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+import torch
+from sklearn.datasets import load_breast_cancer
+from torch import Tensor
+from vertical import Cell, Figures, federate, load, seeds, value
+
+from fedspill.attack_run import Outcome
+from fedspill.dataset import Dataset, Examples
+from fedspill.federation.local import accuracy
+from fedspill.leaks.features.guess import FeatureRows
+from fedspill.threat import ACTIVE_PARTY, CURIOUS_PARTY, MALICIOUS_PARTY
+from fedspill.training import LocalTraining
+
+
+def li(args: argparse.Namespace) -> None:
+    """Split learning: one party has all features, the other the labels. ROC area by epoch."""
+    for share in (0.24, 0.05):
+        found = Figures()
+        for seed in seeds(args):
+            model = {"parties": 1, "widths": [64, 16], "head_widths": [64]}
+            cell = federate(args, _thinned(load("adult"), share, seed), seed, model, epochs=20)
+            known = cell.known(1)
+            found.add("test accuracy", accuracy(cell.federation.model, cell.dataset.test))
+            found.add("share of the rarer class", float(known["class_prior"].min()))
+            for epoch in (0, 1, 4, 19):
+                for attack in ("gradient-norm", "gradient-direction"):
+                    outcome = cell.run(attack, CURIOUS_PARTY, known, cell.epochs(epoch, epoch), use=0)
+                    found.add(f"{attack}, epoch {epoch}, AUC", value(outcome, "sample-label-auc"))
+        found.show(f"Li et al., Adult, {share:.0%} of the rarer class, n = {args.samples}")
+
+
+def _thinned(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """The same with so many of the second class left out that its share is `share`."""
+    rng = torch.Generator().manual_seed(seed)
+    kept = []
+    for part in (dataset.train, dataset.test):
+        ones, others = (part.y == 1).nonzero().flatten(), (part.y != 1).nonzero().flatten()
+        wanted = min(len(ones), round(share / (1 - share) * len(others)))
+        kept.append(part.take(torch.cat([others, ones[torch.randperm(len(ones), generator=rng)[:wanted]]])))
+    return dataclasses.replace(dataset, train=kept[0], test=kept[1])
+
+
+def fu(args: argparse.Namespace) -> None:
+    """Two parties with 14 columns each, towers 20-20-2, batches of 16, 30 epochs, 20 known labels; no batch norms."""
+    found = Figures()
+    training = LocalTraining(optimizer="sgd", lr=0.01, momentum=0.9, batch_size=16)
+    args = argparse.Namespace(**{**vars(args), "batch": 16, "samples": 426})
+    model: dict[str, Any] = {"widths": [20, 20, 2], "head_widths": [4]}
+    for seed in seeds(args):
+        for attack, threat in (("model-completion", CURIOUS_PARTY), ("active-completion", MALICIOUS_PARTY)):
+            malicious = attack == "active-completion"
+            cell = federate(args, _wisconsin(seed), seed, model, epochs=30, training=training, malicious=malicious)
+            known = cell.known(10)
+            found.add(f"test accuracy, {attack}", accuracy(cell.federation.model, cell.dataset.test))
+            found.add(f"{attack}, 20 labels", value(cell.run(attack, threat, known)))
+            found.add(f"cone, 2 labels, {attack}'s federation", value(cell.run("cone", CURIOUS_PARTY, cell.known(1))))
+        found.add("commonest class", float(known["class_prior"].max()))
+    found.show("Fu et al., breast cancer Wisconsin, n = 406")
+
+
+def _wisconsin(seed: int) -> Dataset:
+    """569 people, three quarters to train; the columns that the authors' code takes, in its order."""
+    table = load_breast_cancer()
+    order = [1, *range(4, 30), 0]  # without the mean perimeter and the mean area; the mean radius last
+    x, y = torch.tensor(table.data[:, order]), torch.tensor(1 - table.target)  # 1: malignant
+    mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    train, test = mixed[:426], mixed[426:]
+    x = ((x - x[train].mean(0)) / x[train].std(0)).float()
+    parts = [Examples(x[part], y[part]) for part in (train, test)]
+    return Dataset("breast cancer Wisconsin", ("benign", "malignant"), parts[0], parts[1])
+
+
+def luo(args: argparse.Namespace) -> None:
+    """Logistic regression; mean square error of features scaled to 0 to 1, beside the paper's two ways of guessing."""
+    for data, unknowns in (("adult", (1, 2, 10, 40)), ("location30", (29, 90))):
+        dataset = load(data)
+        for unknown in unknowns:
+            found = Figures()
+            for seed in seeds(args):
+                cell = _regression(args, dataset, unknown, seed)
+                known = cell.known(1)
+                for attack in ("equality-solving", "generative-regression"):
+                    outcome = cell.run(attack, ACTIVE_PARTY, known)
+                    if outcome is not None:
+                        for name, error in _errors(outcome, cell).items():
+                            found.add(name.replace("the attack", attack), error)
+                        found.add(f"{attack}, whole rows", value(outcome, "feature-rows"))
+            classes = len(dataset.classes)
+            found.show(f"Luo et al., {data}, {classes} classes, {unknown} unknown, {args.rows} predictions")
+
+
+def _regression(args: argparse.Namespace, dataset: Dataset, unknown: int, seed: int) -> Cell:
+    columns = dataset.train.x[0].numel()
+    lively = dataset.train.x.flatten(1).std(0) > 0.05
+    order = torch.randperm(columns, generator=torch.Generator().manual_seed(seed))
+    asked = order[lively[order]][:unknown].tolist()
+    others = [column for column in range(columns) if column not in set(asked)]
+    model = {"widths": [len(dataset.classes)], "top": "sum", "columns": [asked, others]}
+    return federate(args, dataset, seed, model, epochs=20, predictions=args.rows, hand_over=True, secure_sum=True)
+
+
+def _errors(outcome: Outcome, cell: Cell) -> dict[str, float]:
+    """Mean square errors per feature; guessing draws evenly from 0 to 1, or from a normal distribution about 1/2."""
+    guess = outcome.guess
+    assert isinstance(guess, FeatureRows)
+    truth = cell.truth()
+    columns = torch.tensor(guess.columns)
+    real = torch.cat([
+        truth.get(origin, "inputs").flatten(1).double()[places][:, columns]
+        for origin, places in zip(guess.of, guess.places, strict=True)
+    ])  # fmt: skip
+    low, high = cell.known(1)["feature_ranges"].double()
+    span = (high - low).clamp_min(1e-12)
+    scaled, said = (real - low) / span, (torch.cat(list(guess.rows)).double() - low) / span
+    rng = torch.Generator().manual_seed(0)
+    even = torch.rand(scaled.shape, generator=rng, dtype=torch.float64)
+    normal = 0.5 + 0.25 * torch.randn(scaled.shape, generator=rng, dtype=torch.float64)
+
+    def error(guessed: Tensor) -> float:
+        return float((guessed - scaled).square().mean())
+
+    return {
+        "the attack, error": error(said),
+        "guessing evenly, error": error(even),
+        "guessing about 1/2, error": error(normal),
+        "the columns' means, error": error(scaled.mean(0).expand_as(scaled)),
+    }
+
+
+PAPERS = {"li": li, "fu": fu, "luo": luo}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paper", choices=PAPERS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=9400)
+    parser.add_argument("--samples", type=int, default=3000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--rows", type=int, default=1000)
+    args = parser.parse_args()
+    PAPERS[args.paper](args)
+
+
+if __name__ == "__main__":
+    main()
