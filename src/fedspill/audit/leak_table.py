@@ -15,7 +15,7 @@ from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
 from fedspill.metric import Score
-from fedspill.registry import entries, find, load, load_leak
+from fedspill.registry import entries, load, load_leak
 from fedspill.threat import ADVERSARIES, FederationKind, ThreatModel
 
 # Of several states, the one that a cell has: the first of these. A failed attack is no sign that nothing leaks.
@@ -221,7 +221,7 @@ def _implied(cell: LeakCell, leak: Leak[Any] | None, cells: dict[tuple[str, str]
     for name in leak.implied_by:
         other = cells.get((name, cell.adversary))
         if other is not None and other.state == "found":
-            told = {"why": f"follows from {find('leaks', name).title.lower()}", "follows_from": name}
+            told = {"why": f"follows from {name.replace('_', ' ')}", "follows_from": name}
             return cell.model_copy(update={"state": "not tested", "severity": other.severity, **told})
     return cell
 
