@@ -215,6 +215,7 @@ def test_the_certificate_tells_a_wrong_order_and_a_wrong_label() -> None:
     assert last is not None
     assert last.texts == 2
     assert last.proven(message, real, labels) == [True, True]
+    assert last.proven(message, [real[0], *real], [labels[0], *labels]) == [True, False, True]
     assert last.proven(message, swapped, labels) == [False, True]
     assert last.proven(message, real, [1 - labels[0], labels[1]]) == [False, True]
 

@@ -119,7 +119,8 @@ class LastBlock:
         """Of each text and label whether taking its part away takes one direction away, and nothing else.
 
         That is so where its input lies among the rows, its signal among the columns, and both belong to each other
-        (Wedderburn 1934): signal' G^+ input = 1, with input and signal of this text in a batch of that size.
+        (Wedderburn 1934): signal' G^+ input = 1, with input and signal of this text in a batch of that size. Had the
+        text been there k times, it would be 1 / k: a text is vouched for once.
         """
         if not sequences:
             return []
@@ -132,7 +133,8 @@ class LastBlock:
         off_columns = (signals - columns @ left.T).norm(dim=1) / signals.norm(dim=1).clamp_min(1e-30)
         belongs = (columns * rows / values).sum(1)
         near = (off_rows < CERTAIN) & (off_columns < 10 * CERTAIN) & ((belongs - 1).abs() < 1e-3)
-        return [bool(sure) for sure in near]
+        first = [list(one) not in map(list, sequences[:place]) for place, one in enumerate(sequences)]
+        return [bool(sure) and once for sure, once in zip(near, first, strict=True)]
 
     def _inputs_and_signals(
         self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]
