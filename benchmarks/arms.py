@@ -2,6 +2,8 @@
 
     python benchmarks/arms.py [--seeds 10] [--arrivals 1 3 5 10 20 40] [--data digits] [--rows 128] [--batch 48]
 
+`--claims 32`: the server says that so many rounds have passed.
+
 Each federation trains honestly for some rounds. Then the server brings a plant in over `arrival` rounds, on top of its
 honest model, and one client's guard looks at every model that it gets. After each round that the guard lets through,
 the server reads what that client sends. A row tells in how many federations the plant was stopped, in which round of
@@ -175,7 +177,7 @@ class Race:
     honest: float  # what the honest model gives away
 
 
-def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, seed: int, way: Way) -> Race:
+def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, seed: int, way: Way, claims: int) -> Race:
     rng = torch.Generator().manual_seed(seed)
     place = ReadingPlace.of(made.model, made.known)
     defense, gate = GUARDS[guard]
@@ -190,7 +192,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
         if step > 0:
             goal = PLANTS[plant](place.opened(own), place, batch, rng.manual_seed(seed))
             state = on_the_way(own, goal, step / arrival, None if plant == "class fishing" else place.layer, way)
-        message = Message(number, SERVER, EVERYONE, "model", state)
+        message = Message(number + (claims if step > 0 else 0), SERVER, EVERYONE, "model", state)
         client = ClientContext(memory, lambda: made.model, made.own)
         if defense is not None:
             verdict = defense.incoming(message, previous, client)
@@ -215,7 +217,7 @@ def table(asked: argparse.Namespace) -> None:
         for arrival in asked.arrivals:
             for guard in asked.guards or GUARDS:
                 races = [
-                    race(one, plant, arrival, guard, asked.batch, seed, asked.way)
+                    race(one, plant, arrival, guard, asked.batch, seed, asked.way, asked.claims)
                     for one, seed in zip(made, asked.seeds_used, strict=True)
                 ]
                 rounds = [one.stopped for one in races if one.stopped is not None]
@@ -231,7 +233,7 @@ def table(asked: argparse.Namespace) -> None:
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp 128": ("mlp", {"widths": [128]}),
     "mlp 128-64": ("mlp", {"widths": [128, 64]}),
-    "lenet5": ("lenet5", {}),
+    "cnn": ("cnn-flat", {}),
     "vit": ("vit", {"hidden": 48, "layers": 2, "mlp": 96}),
     "resnet18": ("resnet18", {}),
 }
@@ -325,6 +327,7 @@ def main() -> None:
     parser.add_argument("--way", choices=["line", "sphere"], default="sphere")
     parser.add_argument("--plants", nargs="*", default=[], help="words of their names")
     parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))
+    parser.add_argument("--claims", type=int, default=0, help="rounds that the server says passed before the plant")
     parser.add_argument("--benign", action="store_true")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))

@@ -48,7 +48,7 @@ class Guard(Defense):
     What moved slowly is found by what it is: every model, the first one too, is tried on a few of the client's own
     samples, whether neurons single them out, and its rows are compared with each other and with the first accepted
     model's. A first model has nothing to be repaired with, so a bad one is refused. How many rounds a server says have
-    passed excuses nothing.
+    passed excuses a longer way, and nothing of what is found in the model; without `examine` it excuses nothing.
     """
 
     name: ClassVar[str] = "guard"
@@ -82,7 +82,8 @@ class Guard(Defense):
         if plant:
             return self._alarm(message, previous, plant)
         history, usual = (History.empty(), None) if kept is None else recalled(kept)
-        reading = read_change(previous.tensors, message.tensors, usual)
+        passed = max(message.round - previous.round, 1) if self.examine else 1
+        reading = read_change(previous.tensors, message.tensors, usual, passed)
         if reading.unsound:
             return Verdict("refuse", f"{reading.unsound} has NaN, infinite or too large values")
         strange = "" if ordinary(reading.values) else _strange(reading.values, bounds(history, self.false_alarms))

@@ -13,6 +13,7 @@ from fedspill.defenses.model_checks.layer_change import FloatArray, layer_change
 
 NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest neuron", "a neuron's weights")
 STILL = 1e-12  # a step below which a layer did not move
+GROWN = 0.1  # what a layer's largest neuron may grow, in logs, with every e-fold of rounds (arms.py --benign)
 _FEWEST = 8  # neurons of a layer among which one can stand out
 _NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
 _COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to stand out in training: no less counts
@@ -43,18 +44,22 @@ class ChangeStatistics(NamedTuple):
         return max(self.layers.steps, default=-math.inf) > math.log(2 * STILL)
 
 
-def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], usual: UsualLayers | None) -> ChangeStatistics:
-    """Compares a model with the last accepted one; `usual` is what its layers were like so far.
+def read_change(
+    before: Mapping[str, Tensor], now: Mapping[str, Tensor], usual: UsualLayers | None, rounds: int = 1
+) -> ChangeStatistics:
+    """Compares a model with the last accepted one, `rounds` before; `usual` is what its layers were like so far.
 
     1. the log of the largest robust z of any neuron's step (weights and bias together) among its layer's;
     2. the same for what is read from any one input or hidden unit (the columns of a weight);
        where a layer moves less than usual, a neuron must exceed the usual step to stand out;
     3. the largest growth of any layer's step against the usual one;
-    4. the largest growth of any layer's largest neuron, weights and bias;
+    4. the largest growth of any layer's largest neuron, weights and bias; a layer that is smaller than the middle one,
+       as those that begin with zeros are, may grow to its size;
     5. how much further any layer's largest neuron stands out among the others than it did in the first model.
 
-    However many rounds lie between the two, it is one step: their number is the server's word.
+    Steps are those of one round: so many rounds lead at most so many times as far.
     """
+    many = math.log(rounds)
     layers = layers_of(now)
     neurons, inputs, steps, tops, stand = [], [], [], [], []
     for place, names in enumerate(layers):
@@ -62,8 +67,8 @@ def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], usual: 
         total, top = float(np.add.reduce(seen.steps)), seen.sizes.item(-1)
         if not math.isfinite(total) or not math.isfinite(top):
             return ChangeStatistics((math.nan,) * len(NAMES), UsualLayers((), (), ()), (), _unsound(names, before, now))
-        steps.append(math.log(math.sqrt(total / seen.entries) + STILL))
-        step = -math.inf if usual is None else usual.steps[place]  # of one entry
+        steps.append(math.log(math.sqrt(total / seen.entries) + STILL) - many)
+        step = -math.inf if usual is None else usual.steps[place] + many  # of one entry
         neurons.append(_stands_out(seen.steps, seen.entries, step))
         for columns, entries in seen.inputs:
             inputs.append(_stands_out(columns, entries, step))
@@ -71,7 +76,9 @@ def read_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor], usual: 
         stand.append(_stands_out(seen.sizes, seen.entries))
     old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
     growth = math.nan if usual is None else _most_above(steps, usual.steps)
-    larger, further = _most_above(tops, old), _most_above(stand, [max(far, _COMMON) for far in first])
+    middle = sorted(old)[(len(old) - 1) // 2] if old else -math.inf
+    larger = _most_above(tops, [max(top, middle) for top in old]) - GROWN * many
+    further = _most_above(stand, [max(far, _COMMON) for far in first])
     values = (_most(neurons), _most(inputs), growth, larger, further)
     return ChangeStatistics(values, UsualLayers(steps, tops, first), stand)
 

@@ -8,7 +8,7 @@ whatever the weights look like and however slowly they came.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +96,7 @@ class LayerLook:
     pairs: float  # of them, units that few samples tell from another
     silenced: float  # of samples that the model is wrong about, those that send nothing back
     readable: float  # of samples that send something, those that can be taken out of the units' sums one by one
+    first: bool = True  # it reads the samples themselves, not what other layers make of them
 
 
 @torch.enable_grad()
@@ -106,7 +107,8 @@ def look_at(model: nn.Module, examples: Examples) -> list[LayerLook]:
     places = torch.linspace(0, len(examples) - 1, min(len(examples), MOST_SAMPLES)).long()
     own = examples.take(places.to(examples.y.device))
     caught: dict[str, Tensor] = {}
-    handles = _watch(model.eval(), caught)
+    first: set[str] = set()
+    handles = _watch(model.eval(), own.x, caught, first)
     try:
         logits = model(own.x)
     finally:
@@ -117,16 +119,19 @@ def look_at(model: nn.Module, examples: Examples) -> list[LayerLook]:
     loss = len(own) * loss_of(logits, own.y)
     sent = torch.autograd.grad(loss, list(caught.values()), materialize_grads=True)
     wrong = _wrong(logits.detach(), own.y)
-    return [_layer(name, signal.detach(), wrong) for name, signal in zip(caught, sent, strict=True)]
+    looks = [_layer(name, signal.detach(), wrong) for name, signal in zip(caught, sent, strict=True)]
+    return [replace(look, first=look.name in first) for look in looks]
 
 
-def _watch(model: nn.Module, caught: dict[str, Tensor]) -> list[RemovableHandle]:
+def _watch(model: nn.Module, x: Tensor, caught: dict[str, Tensor], first: set[str]) -> list[RemovableHandle]:
     hidden = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)][:-1]
 
     def hook(name: str) -> object:
         def catch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             if output.ndim == 2 and output.requires_grad and name not in caught:
                 caught[name] = output
+                if inputs[0].numel() == x.numel() and torch.equal(inputs[0].detach().flatten(), x.flatten()):
+                    first.add(name)
 
         return catch
 

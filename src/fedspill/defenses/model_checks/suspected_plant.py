@@ -11,12 +11,15 @@ from fedspill.defense import ClientContext
 from fedspill.defenses.model_checks.isolating_units import LayerLook, look_at
 from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, RowLook
 
-# Of a layer's units. The few benign models that were tried (digits and MNIST, one seed each) had 0.08 in pairs and 0.20
-# alone at most, and lose the latter as they are trained; whole plants have 0.88 at least (docs/design/active.md). The
-# rate of false alarms on other networks is not measured yet.
+# Of a layer's units. Benign models had 0.08 in pairs and 0.20 alone at most (digits and MNIST, one seed each); none of
+# 200 clients had an alarm by these (perceptrons, convolutions, a transformer on digits; arms.py --benign); whole plants
+# have 0.88 at least (docs/design/active.md).
 MOST_IN_PAIRS = 0.25
 MOST_ALONE = 0.5
-MOST_GAINED = 0.1  # of this client's samples that can be taken out one by one, above the first accepted model's
+# Of this client's samples that can be taken out one by one, above the first accepted model's. Benign training gained
+# 0.17 at most in 120 clients with perceptrons, 0.24 in 40 where convolutions change what the layer reads (arms.py). A
+# patient server can read that much more before it is stopped, unless a gate over pairs stands behind.
+MOST_GAINED, MOST_GAINED_BEHIND = 0.2, 0.3
 MOST_SILENCED = 0.5  # of the samples that a model is wrong about
 
 
@@ -37,7 +40,8 @@ def readable_by(looks: Sequence[LayerLook]) -> float:
 def plant_words(looks: Sequence[LayerLook], readable_at_first: float) -> str:
     """The plant that a model looks like; nothing where it looks like none."""
     found = next((words for look in looks if (words := _words(look))), "")
-    if found or readable_by(looks) <= readable_at_first + MOST_GAINED:
+    gained = readable_by(looks) - readable_at_first
+    if found or not looks or gained <= (MOST_GAINED if looks[0].first else MOST_GAINED_BEHIND):
         return found
     return (
         f"{_percent(readable_by(looks))} of this client's samples could be taken out of the sums of {looks[0].name} "

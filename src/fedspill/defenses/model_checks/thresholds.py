@@ -19,8 +19,8 @@ from scipy import special
 # development runs on other seeds (docs/design/active.md), worth this many rounds.
 PRIOR_MIDDLE = (1.4, 1.4, 0.0, 0.1, -0.5)
 PRIOR_SPREAD = (0.7, 0.6, 0.25, 0.1, 0.25)
-FLOOR = (3.0, 3.0, 1.6, 0.4, 1.0)  # above what any of those federations did, whoever took part in a round
-CEILING = (math.inf, math.inf, 1.7, 0.8, 1.0)
+FLOOR = (3.5, 3.0, 3.2, 0.4, 1.1)  # above what any of those federations did, whoever took part in a round
+CEILING = (math.inf, math.inf, 3.2, 0.8, 1.1)
 PRIOR_ROUNDS = 2.0
 PRIOR_FREEDOM = 10.0
 KEPT = 64.0  # rounds that count; older ones fade
