@@ -115,7 +115,7 @@ def federate(
     args: argparse.Namespace,
     dataset: Dataset,
     seed: int,
-    model: dict[str, Any],
+    model: dict[str, Any] | Callable[[], VerticalNet],
     *,
     epochs: int,
     defenses: Sequence[Defense] = (),
@@ -129,10 +129,12 @@ def federate(
     stock = dataset.train.take(order[: args.samples])
     test = dataset.test.take(torch.randperm(len(dataset.test), generator=rng)[:2000])
     dataset = dataclasses.replace(dataset, train=stock, test=test)
-    spec = make("models", "vertical-mlp", {"cut": "strips", **model})
 
-    def build() -> VerticalNet:
+    def plain() -> VerticalNet:
+        spec = make("models", "vertical-mlp", {"cut": "strips", **(model if isinstance(model, dict) else {})})
         return vertical_net(spec.build(dataset.shape, len(dataset.classes), seed=seed))
+
+    build = plain if isinstance(model, dict) else model
 
     if noise_party:
         net = build()
