@@ -46,6 +46,8 @@ QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minut
     "model-completion": {"steps": 3},
     "active-completion": {"steps": 3},
     "generative-regression": {"steps": 3, "widths": [8]},
+    "tag": {"origins": 2, "steps": 2, "labels_from": ""},
+    "lamp": {"origins": 2, "starts": 1, "turns": 1, "steps": 1, "reorderings": 1, "labels_from": ""},
 }
 every_attack = pytest.mark.parametrize("name", NAMES)
 

@@ -69,8 +69,9 @@ def complete_model(view: View, effort: MixMatchEffort, rng: torch.Generator, nam
         with torch.no_grad():
             width = int(tower.eval()(own[:1]).shape[1])
         head = [nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, rounds.classes)]  # the released code's
-        model = nn.Sequential(tower, *head)
-        model = _mixmatch(model, own, own[known.samples], known.labels, rounds.classes, effort, rng)
+        model = _mixmatch(
+            nn.Sequential(tower, *head), own, own[known.samples], known.labels, rounds.classes, effort, rng
+        )
     with torch.no_grad():
         scores = model(own)
     if not bool(torch.isfinite(scores).all()):
