@@ -46,6 +46,8 @@ QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minut
     "model-completion": {"steps": 3},
     "active-completion": {"steps": 3},
     "generative-regression": {"steps": 3, "widths": [8]},
+    "tag": {"origins": 2, "steps": 2, "labels_from": ""},
+    "lamp": {"origins": 2, "starts": 1, "turns": 1, "steps": 1, "reorderings": 1, "labels_from": ""},
 }
 every_attack = pytest.mark.parametrize("name", NAMES)
 
@@ -339,6 +341,29 @@ HOSTILE: dict[str, Callable[[Message], Message]] = {
     "endless clients": lambda m: changed(m, dict, clients=10**15),
 }
 READ = ("update", "gradient", "aggregate", "returned", "embedding", "prediction")
+
+
+BETWEEN_PARTIES = [name for name in NAMES if made_for(load("attacks", name).needs) == "private towers"]
+
+
+@pytest.mark.parametrize("name", BETWEEN_PARTIES)
+@pytest.mark.parametrize("kind", ["batch", "model"])
+def test_hostile_batches_and_towers_give_a_sound_guess_or_a_refusal(name: str, kind: str) -> None:
+    """Which samples a round uses, and towers that are handed over, come from another party too."""
+    attack, home = made(name), home_of(name)
+    for change in HOSTILE.values():
+        messages = [change(m) if m.kind == kind and _can_be(change, m) else m for m in home.trace.messages()]
+        trace = MemoryTrace.of(messages, home.trace.protocol)
+        assert_sound_or_refused(attack, home.view(home.least_adversary(attack), trace), trace)
+
+
+def _can_be(change: Callable[[Message], Message], message: Message) -> bool:
+    """Whether the tensors of this message can be changed so: whole numbers hold no NaN."""
+    try:
+        change(message)
+    except RuntimeError:
+        return False
+    return True
 
 
 def tampered(honest: MemoryTrace, change: Callable[[Message], Message], only: Origin | None = None) -> MemoryTrace:

@@ -117,8 +117,10 @@ class TextTransformer(nn.Module):
         return self.ln_e(self.wte(x) + self.wpe(places))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
-        real = self.real(x)
-        hidden = self.embed(x)
+        return self.behind_embedding(self.embed(x), self.real(x))
+
+    def behind_embedding(self, hidden: Tensor, real: Tensor) -> Tensor:
+        """Logits from what the first block reads (n, length, width); real (n, length) says which places are texts'."""
         for block in self.h:
             hidden = block(hidden, real)
         hidden = self.ln_f(hidden)

@@ -13,6 +13,7 @@ from fedspill.dataset import Examples, KnownSamples
 from fedspill.defense import Defense
 from fedspill.errors import NotApplicable
 from fedspill.federation.private_towers import PrivateTowers, PrivateTowerSettings
+from fedspill.leaks.features.ridge_pairs import PENALTIES, best_penalty
 from fedspill.leaks.features.seen.one_layer import invert_layer
 from fedspill.models.vertical import VerticalNet, vertical_net
 from fedspill.registry import make
@@ -137,6 +138,28 @@ def test_generative_regression_finds_what_makes_the_model_say_what_it_said() -> 
     found = recorded.run("generative-regression", steps=400, widths=[64, 32]).scores["feature-r2"]
     assert found.value > 0.3
     assert found.low > 0
+
+
+def test_the_penalty_is_the_one_that_leaving_pairs_out_asks_for() -> None:
+    """Held against the definition: each pair is told by a fit to all the others."""
+    rng = torch.Generator().manual_seed(0)
+    known = torch.randn(12, 8, generator=rng, dtype=torch.float64)
+    features = known[:, :2] + 0.5 * torch.randn(12, 2, generator=rng, dtype=torch.float64)
+    known, alone = (known - known.mean(0)) / known.std(0), torch.randn(12, 2, generator=rng, dtype=torch.float64)
+
+    def missed(penalty: float, wanted: torch.Tensor) -> float:
+        total = 0.0
+        for place in range(len(known)):
+            others = torch.arange(len(known)) != place
+            x, y = known[others], wanted[others]
+            gram = (x - x.mean(0)).T @ (x - x.mean(0)) + penalty * torch.eye(8, dtype=torch.float64)
+            fit = torch.linalg.solve(gram, (x - x.mean(0)).T @ (y - y.mean(0)))
+            total += float((wanted[place] - y.mean(0) - (known[place] - x.mean(0)) @ fit).square().sum())
+        return total
+
+    for wanted in (features, alone):
+        assert best_penalty(known, wanted) == min(PENALTIES, key=lambda penalty: missed(penalty, wanted))
+    assert best_penalty(known, alone) > best_penalty(known, features)
 
 
 def test_pairs_teach_the_way_back_and_are_not_scored() -> None:

@@ -93,6 +93,26 @@ def test_completion_of_a_tower_of_noise_is_no_better_than_guessing() -> None:
     assert five_classes().right("model-completion", steps=60) < 0.4
 
 
+def test_towers_with_batch_norms_are_completed_too() -> None:
+    def network_with_norms() -> VerticalNet:
+        net = network(2)
+        for number in range(net.parties):
+            net.tower(number).back.insert(0, torch.nn.BatchNorm1d(16))  # type: ignore[operator]
+        return net
+
+    stock, trace = rows(classes=2), MemoryTrace({"classes": 2})
+    settings = PrivateTowerSettings(rounds=10, training=LocalTraining(optimizer="adam", lr=0.01, batch_size=30))
+    PrivateTowers(network_with_norms(), stock, settings, 3, trace).run()
+    chosen = torch.cat([(stock.y == label).nonzero().flatten()[:4] for label in range(2)])
+    known = {
+        "architecture": network_with_norms,
+        "few_labels": KnownSamples(chosen, stock.y[chosen]),
+        "party_features": stock.x[:, :6],
+    }
+    attack, truth = make("attacks", "model-completion", {"steps": 3}), trace.truth().beside([stock])
+    assert run_attack(attack, trace, CURIOUS_PARTY, knowledge=known, seed=1, truth=truth).status == "ok"
+
+
 def test_blind_the_cone_finds_the_classes_and_is_told_their_names_by_one_label_each() -> None:
     assert five_classes().right("cone", start="blind") >= 0.97
 

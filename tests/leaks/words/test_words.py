@@ -20,6 +20,7 @@ from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
 from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.language_model import LanguageModel
+from fedspill.leaks.words.matched.reorderings import reordered
 from fedspill.leaks.words.metrics import ExactSequences, WordsFound
 from fedspill.leaks.words.moved_rows import moved_rows
 from fedspill.messages import Message
@@ -268,6 +269,37 @@ def test_dager_reads_what_fits_into_the_dimensions_and_vouches_for_nothing() -> 
     assert outcome.scores["exact-sequences"].value >= 0.75
     message, _ = attacked(40, 0)
     assert not any(make("attacks", "dager").recover(message).certified)
+
+
+@pytest.mark.parametrize(("attack", "options"), [("tag", {"steps": 150}), ("lamp", {"turns": 2, "starts": 5})])
+def test_embeddings_are_sought_until_their_gradients_match(attack: str, options: dict[str, Any]) -> None:
+    own = text_kit.clients(number=1, size=1)
+    single, trace = LocalTraining(algorithm="fedsgd", batch_size=1), MemoryTrace()
+    Horizontal(text_kit.network(), own, Settings(rounds=1, training=single), 3, 2, trace, engine="loop").run()
+    trace.protocol |= {"classes": 2, "batch_size": 1, "local_lr": 0.1, "local_epochs": 1, "optimizer": "sgd",
+                       "head_weight": "head.weight", "head_bias": "head.bias", "algorithm": "fedsgd"}  # fmt: skip
+    known = {"architecture": lambda: text_kit.network(seed=5), "batch_size": 1, "local_lr": 0.1, "samples": 1}
+    truth = trace.truth().beside(own)
+    outcome = run_attack(make("attacks", attack, options), trace, CURIOUS_SERVER, knowledge=known, seed=1, truth=truth)
+    assert outcome.scores["token-recall"].value >= 0.75
+    proof = outcome.scores["words-found"].proof
+    assert proof is not None
+    assert proof.proven + proof.refuted == 0, "nothing vouches for a match"
+
+
+def test_what_matching_cannot_do_is_said_at_once() -> None:
+    with pytest.raises(NotApplicable, match="every next token"):
+        federation(ONE_STEP, "curious-server", "tag", objective="next")
+    with pytest.raises(NotApplicable, match="one step on at most 2 texts"):
+        federation(LocalTraining(lr=0.1, batch_size=1, epochs=4), "curious-server", "lamp")
+
+
+def test_reorderings_lose_no_place() -> None:
+    rng = torch.Generator().manual_seed(0)
+    orders = [reordered(6, rng).tolist() for _ in range(200)]
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    assert len(set(map(tuple, orders))) > 20
+    assert reordered(1, rng).tolist() == [0]
 
 
 def test_reports_hold_no_word_of_a_text() -> None:

@@ -38,7 +38,7 @@ class ActiveCompletion(Attack):
     leak = SAMPLE_LABELS
     control: ClassVar[Mapping[str, Any]] = COMPLETION_CONTROL
 
-    steps: int = 300
+    steps: int = 1000
 
     def run(self, view: View, rng: torch.Generator) -> SampleLabels:
         return complete_model(view, MixMatchEffort(steps=self.steps), rng, self.name)

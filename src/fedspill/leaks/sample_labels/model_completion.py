@@ -26,7 +26,7 @@ class ModelCompletion(Attack):
     """The party puts a head behind its own trained tower and fits both to the few labels it knows, by MixMatch.
 
     It reads nothing that comes back, only what training made of its tower; a party whose features say nothing of the
-    label learns nothing. The paper's images are augmented by turns and cuts; a table has a little noise instead.
+    label learns nothing. The paper's images are augmented by turns and cuts; here nothing is, as its tables are not.
     """
 
     name: ClassVar[str] = "model-completion"
@@ -36,7 +36,7 @@ class ModelCompletion(Attack):
     leak = SAMPLE_LABELS
     control: ClassVar[Mapping[str, Any]] = COMPLETION_CONTROL
 
-    steps: int = 300
+    steps: int = 1000
 
     def run(self, view: View, rng: torch.Generator) -> SampleLabels:
         return complete_model(view, MixMatchEffort(steps=self.steps), rng, self.name)

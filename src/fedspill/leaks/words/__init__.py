@@ -3,6 +3,7 @@
 from fedspill.leaks.words.dager import Dager
 from fedspill.leaks.words.embedding_rows import EmbeddingRows
 from fedspill.leaks.words.guess import ClientText
+from fedspill.leaks.words.lamp import Lamp
 from fedspill.leaks.words.leak import WORDS
 from fedspill.leaks.words.metrics import (
     CertifiedSequences,
@@ -14,6 +15,7 @@ from fedspill.leaks.words.metrics import (
     WordsFound,
 )
 from fedspill.leaks.words.next_words import NextWords
+from fedspill.leaks.words.tag import Tag
 from fedspill.leaks.words.words import WordsAttack
 
 __all__ = [
@@ -23,9 +25,11 @@ __all__ = [
     "Dager",
     "EmbeddingRows",
     "ExactSequences",
+    "Lamp",
     "NextWords",
     "Rouge1",
     "Rouge2",
+    "Tag",
     "TokenPrecision",
     "TokenRecall",
     "WordsAttack",

@@ -49,3 +49,12 @@ WORDS = Leak(
 FROZEN_CONTROL = MappingProxyType(
     {**WORDS.control, "model": {"name": "gpt", "layers": 2, "hidden": 128, "freeze_embeddings": True}}
 )
+# One very short sentence a client, which is what matching gradients is made for.
+MATCHED_CONTROL = MappingProxyType(
+    {
+        **WORDS.control,
+        "data": {"name": "made-up-sentences", "sentences": 200, "words": 100, "shortest": 3, "longest": 5},
+        "partition": {"name": "uniform-batch", "batch": 1},
+        "training": {"algorithm": "fedsgd", "lr": 0.01, "batch_size": 1},
+    }
+)

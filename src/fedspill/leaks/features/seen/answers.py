@@ -84,8 +84,10 @@ def joint_model(view: View) -> VerticalNet:
         if name not in sent:
             what = "head" if owner(name) is None else f"tower of party {owner(name)}"
             raise NotApplicable(f"The {what} was not handed over.")
-        if sent[name].shape != tensor.shape or not bool(torch.isfinite(sent[name]).all()):
+        if sent[name].shape != tensor.shape or sent[name].is_floating_point() != tensor.is_floating_point():
             raise NotApplicable("The model in the recording is not of the architecture that is known.")
+        if not bool((sent[name].abs() < _LARGEST).all()):
+            raise NotApplicable("The model in the recording has weights that no training brings about.")
         with torch.no_grad():
             tensor.copy_(sent[name])
     return net.eval().requires_grad_(False)

@@ -64,6 +64,32 @@ class CosineDistance(GradientDistance):
 
 @final
 @dataclass(frozen=True)
+class TensorCosines(GradientDistance):
+    """One minus the mean over tensors of the cosine, as LAMP (Balunovic et al. 2022)."""
+
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        found = []
+        for g, seen in zip(candidate, observed, strict=True):
+            size = (_squares(g) * seen.square().sum()).clamp_min(1e-30).sqrt()
+            found.append((g * seen).flatten(1).sum(1) / size)
+        return 1 - torch.stack(found).mean(0)
+
+
+@final
+@dataclass(frozen=True)
+class NormsAndSums(GradientDistance):
+    """Norms of the differences, and `share` of the sums of their absolute values, as TAG (Deng et al. 2021)."""
+
+    share: float = 0.01
+
+    def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+        apart = [g - seen for g, seen in zip(candidate, observed, strict=True)]
+        norms = torch.stack([(_squares(part) + 1e-20).sqrt() for part in apart]).sum(0)
+        return norms + self.share * torch.stack([part.flatten(1).abs().sum(1) for part in apart]).sum(0)
+
+
+@final
+@dataclass(frozen=True)
 class GaussianKernel(GradientDistance):
     """Sum over tensors of Q * (1 - exp(-|difference|^2 / sigma^2)), as SAPAG (Wang et al. 2020).
 
