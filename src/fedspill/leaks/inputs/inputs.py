@@ -62,11 +62,7 @@ class Reconstruction(Attack):
         answers = []
         for attacked in messages:
             shape = sample_shape(view, attacked)
-            answer = recover_exactly(attacked, shape, classes, effort, rng)
-            if not is_complete(answer, attacked) and attacked.samples > 1 and view.has("unlabelled_aux"):
-                peeled = peel_honest(attacked, view.knows("unlabelled_aux"))
-                if peeled is not None and len(peeled.samples) > int(answer.certified.sum()):
-                    answer = peeled
+            answer = exact_answer(attacked, view, classes, effort, rng)
             if distribution is not None and shape is not None and not is_complete(answer, attacked):
                 answer = most_likely_batch(
                     attacked, shape, classes, view, labels.get(attacked.of), distribution, answer.samples, rng
@@ -76,6 +72,18 @@ class Reconstruction(Attack):
                 answer = matched if not answer.tried else min(answer, matched, key=lambda one: one.unexplained)
             answers.append(answer)
         return guess_of(messages, answers, notes)
+
+
+def exact_answer(
+    attacked: AttackedMessage, view: View, classes: int, effort: RootSearchEffort, rng: torch.Generator
+) -> RecoveredInputs:
+    """What exact recovery finds of one message; a batch that it does not find whole is peeled where that finds more."""
+    answer = recover_exactly(attacked, sample_shape(view, attacked), classes, effort, rng)
+    if not is_complete(answer, attacked) and attacked.samples > 1 and view.has("unlabelled_aux"):
+        peeled = peel_honest(attacked, view.knows("unlabelled_aux"))
+        if peeled is not None and len(peeled.samples) > int(answer.certified.sum()):
+            return peeled
+    return answer
 
 
 def is_complete(answer: RecoveredInputs, attacked: AttackedMessage) -> bool:
