@@ -35,10 +35,11 @@ class ReadRecords:
     rows: Tensor  # (k, columns)
     certified: Tensor  # (k,) bool
     why: str = ""
+    tried: bool = True  # false where the network or the message does not allow to try
 
     @staticmethod
-    def none(why: str) -> ReadRecords:
-        return ReadRecords(torch.zeros(0, 1, dtype=torch.float64), torch.zeros(0, dtype=torch.bool), why)
+    def none(columns: int, why: str, *, tried: bool) -> ReadRecords:
+        return ReadRecords(torch.zeros(0, columns, dtype=torch.float64), torch.zeros(0, dtype=torch.bool), why, tried)
 
 
 @final
@@ -70,7 +71,7 @@ class TableRecords(Attack):
         typical = schema.typical(view.knows("unlabelled_aux").double()) if view.has("unlabelled_aux") else None
         for attacked in messages:
             found = read_message(attacked, view, schema, effort, rng)
-            if len(found.rows) and typical is not None and len(found.rows) < attacked.samples:
+            if found.tried and typical is not None and len(found.rows) < attacked.samples:
                 lacking = attacked.samples - len(found.rows)
                 notes.append("records that were not found are filled with what is typical of the adversary's own data")
                 unsure = torch.zeros(lacking, dtype=torch.bool)
@@ -81,7 +82,7 @@ class TableRecords(Attack):
             [attacked.of for attacked in messages],
             [answer.rows for answer in answers],
             [answer.certified for answer in answers],
-            torch.tensor([len(answer.rows) > 0 for answer in answers]),
+            torch.tensor([answer.tried for answer in answers]),
             tuple(dict.fromkeys([*notes, *(answer.why for answer in answers if answer.why)])),
         )
 
@@ -101,14 +102,14 @@ def read_message(
     samples = exact.samples.flatten(1).double()
     if is_complete(exact, attacked) or layer is None or rows is None:
         if not len(samples):
-            return ReadRecords.none(f"{exact.why}; {why}" if exact.why else why)
+            return ReadRecords.none(schema.width, f"{exact.why}; {why}" if exact.why else why, tried=exact.tried)
         decoded = decode(samples, schema, None if rows is None else rows.right)
         return ReadRecords(decoded.rows, exact.certified & decoded.certain, why)
     try:
         return _of_row_space(attacked, layer, rows, schema, classes, rng)
     except CannotRecover as refusal:
         if not len(samples):
-            return ReadRecords.none(f"{exact.why}; {refusal.problem}" if exact.why else refusal.problem)
+            return ReadRecords.none(schema.width, refusal.problem, tried=True)
         decoded = decode(samples, schema, rows.right)
         return ReadRecords(decoded.rows, exact.certified & decoded.certain, refusal.problem)
 

@@ -42,7 +42,7 @@ def leading_pair(model: nn.Module) -> LayerPair:
     one, two = linear[:2]
     _refuse_layers_before(chain[:one])
     between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]])
-    return LayerPair(_linear(*chain[one]), _linear(*chain[two]), between)
+    return LayerPair(linear_layer(*chain[one]), linear_layer(*chain[two]), between)
 
 
 def first_layer(model: nn.Module) -> LinearLayer:
@@ -52,7 +52,7 @@ def first_layer(model: nn.Module) -> LinearLayer:
     if one is None:
         raise CannotRecover("the network has no linear layer")
     _refuse_layers_before(chain[:one])
-    return _linear(*chain[one])
+    return linear_layer(*chain[one])
 
 
 def _refuse_layers_before(parts: list[tuple[str, nn.Module]]) -> None:
@@ -70,7 +70,8 @@ def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
         raise CannotRecover(error.problem) from None
 
 
-def _linear(name: str, module: nn.Module) -> LinearLayer:
+def linear_layer(name: str, module: nn.Module) -> LinearLayer:
+    """A linear module of that name, with its values in float64."""
     assert isinstance(module, nn.Linear)
     bias = None if module.bias is None else module.bias.detach().double()
     return LinearLayer(

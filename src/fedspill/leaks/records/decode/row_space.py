@@ -19,7 +19,8 @@ from fedspill.table_schema import TableField, TableSchema
 
 REACHED = 0.1  # distance from a code, between codes that are 1 apart, at which it is taken for that code
 RESOLVED = 0.03  # singular value below which a direction does not show in the cells of a field
-MOST_STATES = 20_000  # choices that are followed at once; a space with more holds too many records to tell apart
+AT_ONCE = 4_096  # states, so that memory stays small
+MOST_STATES = 300_000  # choices that are followed at once; a space with more holds too many records to tell apart
 TRIED_STATES = 128  # by which the next field is chosen
 CONFIRMED = 0.02  # distance from a code of a whole record that is fitted to all of its cells
 
@@ -39,6 +40,11 @@ class _Choices:
         codes, scale = field.codes(), 0.5 / field.spacing()
         return None if codes is None else _Choices(scale * codes, scale * basis[list(field.places)])
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number with many values, which may stay open where they would be too many to follow."""
+        return self.codes.shape[1] == 1 and len(self.codes) > 2
+
 
 def records_in_row_space(basis: Tensor, bias_equation: Tensor | None, schema: TableSchema) -> Tensor:
     """(k, columns) the records of the space `basis` (columns, r), as near as its rounding allows, in float64.
@@ -54,38 +60,60 @@ def records_in_row_space(basis: Tensor, bias_equation: Tensor | None, schema: Ta
         states = (bias_equation / (bias_equation @ bias_equation))[None]
         free = torch.linalg.svd(bias_equation[None], full_matrices=True)[2][1:].T
     while left and len(states):
-        chosen = min(left, key=lambda field: _growth(field, states[:TRIED_STATES], free))
-        left = [field for field in left if field is not chosen]
-        states, free = _fixed(chosen, states, free)
-        if len(states) > MOST_STATES:
+        few, dimensions = states[:TRIED_STATES], free.shape[1]
+        step = min((_Step.of(field, free) for field in left), key=lambda one: one.growth(few, dimensions))
+        left = [field for field in left if field is not step.field]
+        children = step.all_children(states)
+        if children is not None:
+            states, free = children, step.still_free
+        elif not step.field.is_number:
             raise CannotRecover(f"the row space of {size} dimensions holds too many records to tell apart")
     return _confirmed(states, basis, schema)
 
 
-def _reach(field: _Choices, states: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(states, values) the distance of every code from what can be reached; how it is reached; what stays free."""
-    left, sizes, right = torch.linalg.svd(field.cells @ free, full_matrices=True)
-    rank = int((sizes > RESOLVED).sum())
-    apart = field.codes[None] - (states @ field.cells.T)[:, None]  # (states, values, places)
-    within = apart @ left[:, :rank]
-    missed = (apart - within @ left[:, :rank].T).norm(dim=2)
-    moves = (within / sizes[:rank]) @ (free @ right[:rank].T).T  # (states, values, r)
-    return missed, moves, free @ right[rank:].T
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What fixing one field does, the same for all states: the directions that it takes, and those that stay free."""
 
+    field: _Choices
+    left: Tensor  # (places, rank) of the cells' directions
+    moves: Tensor  # (rank, r) by how much a state moves for each
+    still_free: Tensor  # (r, n)
 
-def _growth(field: _Choices, states: Tensor, free: Tensor) -> float:
-    """By how many times the states would become more, for each dimension that is no longer free."""
-    missed, _, still_free = _reach(field, states, free)
-    children = float((missed < REACHED).sum()) / len(states)
-    gained = free.shape[1] - still_free.shape[1]
-    return children if gained == 0 else children ** (1 / gained)
+    @staticmethod
+    def of(field: _Choices, free: Tensor) -> _Step:
+        left, sizes, right = torch.linalg.svd(field.cells @ free, full_matrices=True)
+        rank = int((sizes > RESOLVED).sum())
+        moves = (free @ right[:rank].T / sizes[:rank]).T
+        return _Step(field, left[:, :rank], moves, free @ right[rank:].T)
 
+    def reached(self, states: Tensor) -> Tensor:
+        """(states, values) whether a state can reach a code."""
+        apart = self.field.codes[None] - (states @ self.field.cells.T)[:, None]  # (states, values, places)
+        missed: Tensor = (apart - apart @ self.left @ self.left.T).norm(dim=2)
+        return missed < REACHED
 
-def _fixed(field: _Choices, states: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """Every state with every code that it can reach, and the directions that remain."""
-    missed, moves, still_free = _reach(field, states, free)
-    state, value = (missed < REACHED).nonzero(as_tuple=True)
-    return states[state] + moves[state, value], still_free
+    def growth(self, states: Tensor, dimensions: int) -> float:
+        """By how many times the states would become more, for each dimension that is no longer free."""
+        children = float(self.reached(states).sum()) / len(states)
+        gained = dimensions - self.still_free.shape[1]
+        return children if gained == 0 else children ** (1 / gained)
+
+    def all_children(self, states: Tensor) -> Tensor | None:
+        """The children of all states; None where they are too many."""
+        parts, total = [], 0
+        for part in torch.split(states, AT_ONCE):
+            parts.append(self.children(part))
+            total += len(parts[-1])
+            if total > MOST_STATES:
+                return None
+        return torch.cat(parts)
+
+    def children(self, states: Tensor) -> Tensor:
+        """Every state with every code that it can reach."""
+        state, value = self.reached(states).nonzero(as_tuple=True)
+        apart = self.field.codes[value] - states[state] @ self.field.cells.T
+        return states[state] + apart @ self.left @ self.moves
 
 
 def _confirmed(states: Tensor, basis: Tensor, schema: TableSchema) -> Tensor:
