@@ -46,6 +46,7 @@ QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minut
     "model-completion": {"steps": 3},
     "active-completion": {"steps": 3},
     "generative-regression": {"steps": 3, "widths": [8]},
+    "tableak": {"starts": 2, "steps": 3, "origins": 8},
 }
 every_attack = pytest.mark.parametrize("name", NAMES)
 

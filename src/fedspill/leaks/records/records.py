@@ -16,7 +16,7 @@ from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.gradient_matching import classes_of
 from fedspill.leaks.inputs.inputs import exact_answer, is_complete
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, attacked_messages
-from fedspill.leaks.records.decode.choose import choose_records, explain_update
+from fedspill.leaks.records.decode.choose import choose_records, explain_update, roots_of_dependent
 from fedspill.leaks.records.decode.joint import decode
 from fedspill.leaks.records.decode.row_space import records_in_row_space
 from fedspill.leaks.records.guess import Records
@@ -138,10 +138,15 @@ def _of_row_space(
     """Valid records among the directions; vouched for where training on them gives the whole update."""
     bias = None if layer.bias_name is None else attacked.gradients.get(layer.bias_name)
     equation = None if bias is None else (rows.left.T @ bias.double()) / rows.sizes
-    found = records_in_row_space(rows.right, equation, schema)
+    try:
+        found = records_in_row_space(rows.right, equation, schema)
+    except CannotRecover:
+        if rows.rank == attacked.samples:
+            raise
+        found = roots_of_dependent(attacked, rows, rng)
     chosen = choose_records(attacked, found, rows, rng)
     if not len(chosen):
         raise CannotRecover("no row that the first layer moved along is a record of the table")
     decoded = decode(chosen, schema, rows.right)
-    explained = explain_update(attacked, layer, decoded.rows, classes).explained
+    explained = explain_update(attacked, decoded.rows, classes).explained
     return ReadRecords(decoded.rows, decoded.certain & explained)

@@ -11,16 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.certificate import certify, mismatch_up_to_scale
+from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, truncated_svd
-from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, leading_pair
+from fedspill.leaks.inputs.exact.leading_layers import leading_pair, module_chain
+from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, find_roots, usual_scale
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, local_steps_of
 from fedspill.leaks.inputs.search.search import one_hot
 
+DEPENDENT_ROUNDS = 10  # of starts, where what was found cannot be taken out
 APART = 1e-3  # share of a record that the records before it must leave over, for it to be a new one
 ROUNDING = 2.0**-24  # of float32, relative
 EXPLAINED = 8.0  # times the rounding of float32 weights that an update may differ from the one that was sent
@@ -55,6 +57,24 @@ def choose_records(attacked: AttackedMessage, found: Tensor, rows: TruncatedSvd,
     return found[[*chosen, *others[: attacked.samples - len(chosen)]]]
 
 
+def roots_of_dependent(attacked: AttackedMessage, rows: TruncatedSvd, rng: torch.Generator) -> Tensor:
+    """(k, columns) samples of one step where records depend on each other, so that they cannot be peeled off in turn.
+
+    The second layer still has a direction for each of them. Raises CannotRecover where that does not help.
+    """
+    pair = leading_pair(attacked.model)
+    second = truncated_svd(attacked.gradients[pair.second.weight_name].double(), attacked.samples, rng)
+    if attacked.steps > 1 or second is None or not rows.rank < second.rank < pair.second.weight.shape[1]:
+        raise CannotRecover("the second layer does not tell records apart that depend on each other")
+    bias = None if pair.first.bias_name is None else attacked.gradients[pair.first.bias_name].double()
+    equation = None if bias is None else (rows.left.T @ bias) / rows.sizes
+    seen = pair.first.weight @ rows.right
+    condition = SpanCondition.of(seen, pair.first.bias, pair.between, second.right, equation)
+    scale = usual_scale(len(rows.right))
+    roots = find_roots(condition, attacked.samples, scale=scale, tolerance=1e-3, rng=rng, rounds=DEPENDENT_ROUNDS)
+    return roots @ rows.right.T
+
+
 def _by_likelihood(attacked: AttackedMessage, found: Tensor, rng: torch.Generator) -> list[int]:
     """Which record is likeliest by the second layer, then the next; in any order where there is no such layer."""
     try:
@@ -71,15 +91,32 @@ def _by_likelihood(attacked: AttackedMessage, found: Tensor, rng: torch.Generato
     return order
 
 
-def explain_update(attacked: AttackedMessage, layer: LinearLayer, records: Tensor, classes: int) -> ExplainedUpdate:
-    """For records (k, columns): each label by what its record sent back; then all of them by the update as a whole.
+def labels_by_last_layer(attacked: AttackedMessage, records: Tensor) -> Tensor:
+    """(k,) the labels of records (k, columns): the last layer's gradient is (p - y) times features, and both are known.
+
+    Exact after one step; after more of them nearly so, as long as the model did not move far.
+    """
+    chain = module_chain(attacked.model)
+    last = max(place for place, (_, module) in enumerate(chain) if isinstance(module, nn.Linear))
+    name, head = chain[last]
+    with torch.no_grad():
+        features = nn.Sequential(*(module for _, module in chain[:last]))(records)
+        logits = head(features)
+    gradient = attacked.gradients[f"{name}.weight"].double() / attacked.steps
+    sent = torch.linalg.lstsq(features.T, gradient.T).solution * attacked.samples  # (k, logits)
+    if logits.shape[1] == 1:
+        binary: Tensor = ((logits.sigmoid() - sent)[:, 0] > 0.5).long()
+        return binary
+    labels: Tensor = (logits.softmax(1) - sent).argmax(1)
+    return labels
+
+
+def explain_update(attacked: AttackedMessage, records: Tensor, classes: int) -> ExplainedUpdate:
+    """For records (k, columns): each label by the last layer; then all of them by the update as a whole.
 
     Batches that are cut at random cannot be trained on again, and then nothing is explained.
     """
-    gradient = attacked.gradients[layer.weight_name].double()
-    sent = torch.linalg.lstsq(records.T, gradient.T).solution  # (k, m) what came back to the first layer, summed
-    z = records @ layer.weight.T + (0 if layer.bias is None else layer.bias)
-    labels = certify(attacked.model, layer.weight_name.rpartition(".")[0], z, sent).labels
+    labels = labels_by_last_layer(attacked, records)
     whole_batches = attacked.schedule.batch_size >= attacked.samples
     if len(records) != attacked.samples or not whole_batches or not (attacked.plain or attacked.steps == 1):
         return ExplainedUpdate(labels, explained=False)
