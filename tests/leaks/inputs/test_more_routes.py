@@ -1,5 +1,8 @@
 """Exact routes beside the leading linear pair: one softmax layer, and a linear pair behind convolutions."""
 
+import copy
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -93,6 +96,45 @@ def test_images_behind_strided_convolutions_come_back_whole() -> None:
     assert bool(found.certified.all())
     assert len(found.samples) == 3
     assert found.route == "a linear pair behind convolutions"
+
+
+def trained(samples: int, lr: float, epochs: int, batch: int) -> tuple[AttackedMessage, Tensor]:
+    """What a client sends after some epochs, by its own float32 arithmetic."""
+    x, y = drawn(samples, (30,), seed=7)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, CLASSES))
+    own = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(own.parameters(), lr)
+    for _ in range(epochs):
+        for part in torch.arange(samples).split(batch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(own(x[part]), y[part]).backward()
+            optimizer.step()
+    after = own.state_dict()
+    sent = {name: (tensor.double() - after[name].double()) / lr for name, tensor in model.state_dict().items()}
+    schedule = Schedule(samples, batch, epochs)
+    return AttackedMessage(Origin(0, "client:0"), model.double().eval(), sent, schedule, lr, plain=True), x
+
+
+def test_several_epochs_over_one_batch_are_simulated() -> None:
+    message, x = trained(3, lr=0.05, epochs=4, batch=3)
+    found = recovered(message, (30,))
+    assert len(found.samples) == 3
+    assert bool((errors(found, x) < 1e-2).all())
+    assert bool(found.certified.all())
+    assert found.route == "several epochs, simulated"
+
+
+def test_several_epochs_whose_steps_are_not_known_are_refused() -> None:
+    message, _ = trained(4, lr=0.05, epochs=2, batch=2)
+    found = recovered(message, (30,))
+    assert not found.tried
+    assert "each step on all samples" in found.why
+
+
+def test_an_update_of_another_learning_rate_is_not_vouched_for() -> None:
+    message, _ = trained(3, lr=0.05, epochs=4, batch=3)
+    assert not bool(recovered(dataclasses.replace(message, lr=0.5), (30,)).certified.any())
 
 
 def test_images_that_pooling_does_not_determine_are_not_made_up() -> None:

@@ -32,12 +32,14 @@ from fedspill.trace import View
 class Reconstruction(Attack):
     """Recovers whole batches exactly from two leading linear layers, and single samples from convolutions too.
 
-    Batches too large for that are read in part, row by row, where the first layer is rectified and inputs of the kind
-    are at hand. Labels and batch order need not be known. Several local steps of plain SGD are followed one by one.
+    One softmax layer alone gives batches of up to 0.4 samples a class, and two linear layers behind convolutions give
+    what these determine. Batches too large for that are read in part, row by row, where the first layer is rectified
+    and inputs of the kind are at hand. Labels and batch order need not be known. Several local steps of plain SGD are
+    followed one by one; several epochs are simulated where every step is on all samples of a small client.
     Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization
     instead. Each sample carries a certificate: whether the network, given it, sends back what was observed. An
     adversary that knows of a defense and has inputs of the kind takes the most likely batch where no exact one is
-    found. Does not apply to several local epochs, and to sums of clients.
+    found. Does not apply to several epochs of several steps each, and to sums of clients.
     """
 
     name: ClassVar[str] = "inputs"

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from fedspill.attack import Attack
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.explained_update import explain_update
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, first_layer
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.gradient_matching import classes_of
 from fedspill.leaks.inputs.inputs import exact_answer, is_complete
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, attacked_messages
-from fedspill.leaks.records.decode.choose import choose_records, explain_update, roots_of_dependent
+from fedspill.leaks.records.decode.choose import choose_records, roots_of_dependent
 from fedspill.leaks.records.decode.joint import decode
 from fedspill.leaks.records.decode.row_space import records_in_row_space
 from fedspill.leaks.records.guess import Records

@@ -19,6 +19,7 @@ from fedspill.leaks.inputs.exact.certificate import (
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
+from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
 from fedspill.leaks.inputs.exact.match_features import sample_by_features
 from fedspill.leaks.inputs.exact.one_softmax_layer import only_layer, recover_softmax_batch
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
@@ -54,6 +55,12 @@ def recover_exactly(
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if attacked.steps == 1:
         return _batch(attacked, pair, shape, effort, rng)
+    if attacked.schedule.epochs > 1:
+        flat = shape or (pair.first.weight.shape[1],)
+        try:
+            return recover_many_epochs(attacked, pair, flat, classes, effort, rng)
+        except CannotRecover as refusal:
+            return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     return _steps(attacked, pair, shape, classes, effort, rng)
 
 
@@ -101,8 +108,8 @@ def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the first two layers, which hold {room}")
-    if attacked.steps > 1 and (attacked.schedule.epochs > 1 or not attacked.plain):
-        raise CannotRecover("local steps are followed only through one pass of plain SGD at a known learning rate")
+    if attacked.steps > 1 and not attacked.plain:
+        raise CannotRecover("local steps are followed only through plain SGD at a known learning rate")
 
 
 def _batch(
