@@ -91,28 +91,31 @@ class TableRecords(Attack):
 def read_message(
     attacked: AttackedMessage, view: View, schema: TableSchema, effort: RootSearchEffort, rng: torch.Generator
 ) -> ReadRecords:
-    """The records of one message: inputs that were recovered exactly, else records of the row space."""
+    """The records of one message: inputs that were recovered exactly, else records of the row space.
+
+    After several epochs the row space is looked at first, since inputs are then recovered by long simulations.
+    """
     classes = classes_of(view, attacked)
-    exact = exact_answer(attacked, view, classes, effort, rng)
     layer, rows, why = None, None, ""
     try:
         layer = first_layer(attacked.model)
         rows = _row_space(attacked, layer, rng)
+        if attacked.schedule.epochs > 1:
+            return _of_row_space(attacked, layer, rows, schema, classes, rng)
     except CannotRecover as refusal:
         why = f"records are not sought in the row space: {refusal.problem}"
+    exact = exact_answer(attacked, view, classes, effort, rng)
+    if layer is not None and rows is not None and not why and not is_complete(exact, attacked):
+        try:
+            return _of_row_space(attacked, layer, rows, schema, classes, rng)
+        except CannotRecover as refusal:
+            why = refusal.problem
     samples = exact.samples.flatten(1).double()
-    if is_complete(exact, attacked) or layer is None or rows is None:
-        if not len(samples):
-            return ReadRecords.none(schema.width, f"{exact.why}; {why}" if exact.why else why, tried=exact.tried)
-        decoded = decode(samples, schema, None if rows is None else rows.right)
-        return ReadRecords(decoded.rows, exact.certified & decoded.certain, why)
-    try:
-        return _of_row_space(attacked, layer, rows, schema, classes, rng)
-    except CannotRecover as refusal:
-        if not len(samples):
-            return ReadRecords.none(schema.width, refusal.problem, tried=True)
-        decoded = decode(samples, schema, rows.right)
-        return ReadRecords(decoded.rows, exact.certified & decoded.certain, refusal.problem)
+    if not len(samples):
+        reasons = "; ".join(part for part in (exact.why, why) if part)
+        return ReadRecords.none(schema.width, reasons, tried=exact.tried or rows is not None)
+    decoded = decode(samples, schema, None if rows is None else rows.right)
+    return ReadRecords(decoded.rows, exact.certified & decoded.certain, why)
 
 
 def _row_space(attacked: AttackedMessage, layer: LinearLayer, rng: torch.Generator) -> TruncatedSvd:

@@ -30,7 +30,7 @@ from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.search import one_hot
 
-MOST_UNKNOWNS = 400  # B * B; each costs a run of the whole local training at every step
+MOST_UNKNOWNS = 144  # B * B; each costs a run of the whole local training at every step
 ITERATIONS = 25
 SETTLED = 1e-4  # relative gain of a step at which nothing more is to be had
 NEAR = 0.1  # share of the update that a first try may leave unexplained, for others to be worth their time
