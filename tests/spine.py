@@ -17,6 +17,7 @@ from fedspill.leaks.membership.passive.asked_records import AskedRecords
 from fedspill.messages import Message
 from fedspill.planting.targets import Targets
 from fedspill.registry import make
+from fedspill.table_schema import NumberField, TableSchema
 from fedspill.threat import Channel, ThreatModel
 from fedspill.trace import MemoryTrace, Recorder
 from fedspill.training import LocalTraining
@@ -112,7 +113,13 @@ def knowledge() -> dict[str, Any]:
         "asked_records": asked(),
         "defense": (),
         "own_data": ragged_clients()[0],
+        "table_schema": schema(),
     }
+
+
+def schema(features: int = FEATURES) -> TableSchema:
+    """Blobs as a table: every feature is a number of its own."""
+    return TableSchema(tuple(NumberField(f"feature{place}", place) for place in range(features)))
 
 
 def targets() -> Targets:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import DataMissing, InputRefused
+from fedspill.table_schema import TableSchema
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +39,14 @@ class Examples:
     """Inputs x (n, ...) float32, labels y (n,) int64, and, where the data have them, the users (n,) they belong to.
 
     Text has whole numbers as inputs, x (n, length) int64, and, where it is known, the vocabulary that they are of.
+    Records of a table, x (n, columns), have the schema that they are encoded by.
     """
 
     x: Tensor
     y: Tensor
     users: Tensor | None = None
     vocabulary: Vocabulary | None = None
+    schema: TableSchema | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -54,11 +57,11 @@ class Examples:
 
     def take(self, indices: Tensor) -> Examples:
         users = None if self.users is None else self.users[indices]
-        return Examples(self.x[indices], self.y[indices], users, self.vocabulary)
+        return Examples(self.x[indices], self.y[indices], users, self.vocabulary, self.schema)
 
     def to(self, device: torch.device | str) -> Examples:
         users = None if self.users is None else self.users.to(device)
-        return Examples(self.x.to(device), self.y.to(device), users, self.vocabulary)
+        return Examples(self.x.to(device), self.y.to(device), users, self.vocabulary, self.schema)
 
     @staticmethod
     def join(parts: Sequence[Examples]) -> Examples:
@@ -68,6 +71,7 @@ class Examples:
             torch.cat([part.y for part in parts]),
             torch.cat(users) if len(users) == len(parts) else None,
             parts[0].vocabulary,
+            parts[0].schema,
         )
 
 

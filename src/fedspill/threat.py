@@ -24,6 +24,7 @@ KNOWLEDGE: dict[str, str] = {
     "unlabelled_aux": "inputs of the same kind, without labels",
     "aux_data": "a small labelled set of the same kind, disjoint from every client",
     "shadow_data": "a larger set of the same distribution, disjoint from every client",
+    "table_schema": "the table's columns: which there are, their categories, and how numbers are scaled",
     "targets": "the records it looks for",
     "asked_records": "whole records, to ask whether anybody trained on them",
     "defense": "the public parameters of the defenses in place",
@@ -133,7 +134,7 @@ def needs(*, sees: Iterable[str] = (), knows: Iterable[str] = (), does: Iterable
 
 
 _PROTOCOL = {"architecture", "batch_size", "samples", "local_lr", "local_epochs", "optimizer", "client_count"}
-_SERVER_DATA = {"unlabelled_aux", "aux_data", "asked_records", "defense"}
+_SERVER_DATA = {"unlabelled_aux", "aux_data", "asked_records", "defense", "table_schema"}
 
 CURIOUS_SERVER = ThreatModel(
     "curious-server",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedspill.dataset import Examples, KnownSamples
+    from fedspill.table_schema import TableSchema
 
 
 class Origin(NamedTuple):
@@ -246,6 +247,8 @@ class View:
     def knows(self, what: Literal["batch_size", "samples", "local_epochs", "client_count"]) -> int: ...
     @overload
     def knows(self, what: Literal["local_lr"]) -> float: ...
+    @overload
+    def knows(self, what: Literal["table_schema"]) -> TableSchema: ...
     @overload
     def knows(self, what: Literal["labels_per_client"]) -> tuple[int, int]: ...
     @overload

@@ -48,6 +48,7 @@ QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minut
     "generative-regression": {"steps": 3, "widths": [8]},
     "tag": {"origins": 2, "steps": 2, "labels_from": ""},
     "lamp": {"origins": 2, "starts": 1, "turns": 1, "steps": 1, "reorderings": 1, "labels_from": ""},
+    "tableak": {"starts": 2, "steps": 3, "origins": 8},
 }
 every_attack = pytest.mark.parametrize("name", NAMES)
 

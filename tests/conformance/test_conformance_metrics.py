@@ -25,11 +25,13 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.quantity.guess import ClassQuantities
+from fedspill.leaks.records.guess import Records
 from fedspill.leaks.sample_labels.guess import SampleLabels
 from fedspill.leaks.words.guess import ClientText
 from fedspill.messages import SERVER
 from fedspill.metric import Metric, Score
 from fedspill.registry import entries, make
+from fedspill.table_schema import CategoryField, NumberField, TableSchema
 from fedspill.trace import Origin, Truth
 
 NAMES = [entry.name for entry in entries("metrics")]
@@ -169,6 +171,21 @@ def perfect_feature_rows() -> Case:
     return guess, noted(rounds(SERVER), used_samples=used).beside([held])
 
 
+def perfect_records() -> Case:
+    """Three records a client, of two numbers, one of them whole, and a category of four values."""
+    rng = torch.Generator().manual_seed(0)
+    many = 3 * ORIGINS
+    numbers = torch.stack([torch.randn(many, generator=rng), torch.randint(9, (many,), generator=rng).float()], 1)
+    category = torch.nn.functional.one_hot(torch.randint(4, (many,), generator=rng), 4).float()
+    fields = (NumberField("measured", 0), NumberField("counted", 1, step=1.0, low=0, high=8, deviation=2.5))
+    schema = TableSchema((*fields, CategoryField("kind", (2, 3, 4, 5), ("a", "b", "c", "d"))))
+    held = Examples(torch.cat([numbers, category], 1), torch.arange(many) % 2, schema=schema)
+    used = torch.stack([torch.zeros(many, dtype=torch.int64), torch.arange(many)], 1).split(3)
+    sure, yes = torch.ones(3, dtype=torch.bool), torch.ones(ORIGINS, dtype=torch.bool)
+    guess = Records(clients(), list(held.x.double().split(3)), [sure] * ORIGINS, yes)
+    return guess, noted(clients(), used_samples=list(used)).beside([held])
+
+
 PERFECT: dict[type[Guess], Callable[[], Case]] = {
     LabelCounts: perfect_labels,
     Proportions: perfect_shares,
@@ -181,6 +198,7 @@ PERFECT: dict[type[Guess], Callable[[], Case]] = {
     ClientText: perfect_text,
     SampleLabels: perfect_sample_labels,
     FeatureRows: perfect_feature_rows,
+    Records: perfect_records,
 }
 
 

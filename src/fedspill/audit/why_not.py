@@ -30,6 +30,7 @@ KNOWN_AS = {
     "party_features": "its own features",
     "samples": "the number of samples",
     "shadow_data": "much data of the kind",
+    "table_schema": "the table's columns",
     "targets": "the records looked for",
     "unlabelled_aux": "unlabelled data of the kind",
 }

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedspill.data.archives import first_of, read_text, refusing
-from fedspill.data.tables import encode, table_dataset
+from fedspill.data.tables import ScaledNumbers, encode, table_dataset
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
@@ -59,8 +59,7 @@ class Adult(DataSource):
         for name in NUMBERS:
             with refusing(found[0], f"a table with whole numbers in {name}"):
                 values = np.array([int(cell) for cell in columns[name]], dtype=np.float64)
-            of_train = values[: len(train)]
-            numbers[name] = (values - of_train.mean()) / max(of_train.std(), 1e-6)
+            numbers[name] = ScaledNumbers.standardised(values, np.arange(len(train)))
         table = encode(numbers, {name: columns[name] for name in COLUMNS if name not in NUMBERS})
         labels = np.array([CLASSES.index(row[-1]) for row in train + test])
         every = np.arange(len(labels))

@@ -47,8 +47,11 @@ class AdultUsers(DataSource):
         jobs = [i for i, column in enumerate(adult.columns) if column.startswith("occupation=")]
         mix = (adult.train.x[:, jobs].argmax(1) * 2 + adult.train.y).numpy()
         users = deal(mix, self.skew, np.random.default_rng(self.seed))
-        train = Examples(adult.train.x[:, kept], adult.train.y, torch.from_numpy(users))
-        test = Examples(adult.test.x[:, kept], adult.test.y, torch.full((len(adult.test),), -1))
+        assert adult.train.schema is not None
+        schema = adult.train.schema.only(kept)
+        nobody = torch.full((len(adult.test),), -1)
+        train = Examples(adult.train.x[:, kept], adult.train.y, torch.from_numpy(users), schema=schema)
+        test = Examples(adult.test.x[:, kept], adult.test.y, nobody, schema=schema)
         columns = tuple(adult.columns[i] for i in kept)
         return replace(adult, name=self.name, train=train, test=test, columns=columns, groups=groups)
 

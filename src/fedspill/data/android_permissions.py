@@ -9,7 +9,7 @@ import numpy as np
 
 from fedspill.data.archives import first_of, read_text
 from fedspill.data.splits import part_note, split
-from fedspill.data.tables import EncodedTable, parse_numbers, table_dataset
+from fedspill.data.tables import parse_numbers, table_dataset, yes_or_no
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
@@ -45,7 +45,7 @@ class AndroidPermissions(DataSource):
         return table_dataset(
             self.name,
             ("benign", "malware"),
-            EncodedTable(table[:, :-1].astype(np.float32), columns[first:-1], ()),
+            yes_or_no(table[:, :-1], columns[first:-1]),
             labels,
             split(labels, self.test_share),
             note=part_note(len(labels), 29_332, "apps"),

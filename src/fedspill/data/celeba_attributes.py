@@ -9,7 +9,7 @@ import numpy as np
 
 from fedspill.data.celeba import ORIGINAL, read_annotations
 from fedspill.data.splits import part_note
-from fedspill.data.tables import EncodedTable, table_dataset
+from fedspill.data.tables import table_dataset, yes_or_no
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
@@ -37,7 +37,7 @@ class CelebaAttributes(DataSource):
         return table_dataset(
             self.name,
             (f"not {self.label}", self.label),
-            EncodedTable(x, columns, ()),
+            yes_or_no(x, columns),
             labels,
             (np.flatnonzero(known.partition == 0), np.flatnonzero(known.partition != 0)),
             users=known.people,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.splits import split
-from fedspill.data.tables import encode, table_dataset
+from fedspill.data.tables import ScaledNumbers, encode, table_dataset
 from fedspill.dataset import Dataset
 from fedspill.errors import InputRefused
 
@@ -55,7 +55,7 @@ def encode_requests(name: str, requests: Mapping[str, Sequence[str]], test_share
         if values is None:
             categories[column] = kept[column]
         else:
-            numbers[column] = (values - values.min()) / max(np.ptp(values), 1e-12)
+            numbers[column] = ScaledNumbers.ranged(values)
     table = encode(numbers, categories)
     _, users = np.unique(kept["userID"], return_inverse=True)
     if table.x.shape[1] != INPUTS:

@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from fedspill.data.archives import read_text, refusing
 from fedspill.data.splits import split
-from fedspill.data.tables import encode, read_csv, table_dataset
+from fedspill.data.tables import ScaledNumbers, encode, read_csv, table_dataset
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused, UsageError
 
+MISSING = frozenset({"", "?", "na", "nan", "null"})  # cells that stand for no number
 MOST_VALUES = 50  # of a column of words; one with more is an id or free text, and must be left out by name
 
 
 @dataclass(frozen=True)
 class CsvTable(DataSource):
-    """Numbers get mean 0 and deviation 1, words become one column a value; every row must be complete.
+    """Numbers get mean 0 and deviation 1, words become one column a value.
 
+    An empty cell (or ?, NA, NaN, null) among numbers is encoded as 0, with a yes-or-no column beside it; among words it
+    is a value of its own.
     Who a row belongs to (`user`) is no input; the partition `by-user` gives whole users to clients. Columns in
     `leave_out`, such as ids and names, are not read.
     """
@@ -52,7 +55,7 @@ class CsvTable(DataSource):
         if self.user is not None:
             _, users = np.unique(columns.pop(self.user), return_inverse=True)
         parts = split(y, self.test_share)
-        numbers: dict[str, NDArray[np.float64]] = {}
+        numbers: dict[str, ScaledNumbers] = {}
         words: dict[str, list[str]] = {}
         for name, cells in columns.items():
             values = _numbers(cells)
@@ -82,17 +85,15 @@ class CsvTable(DataSource):
 
 
 def _numbers(cells: list[str]) -> NDArray[np.float64] | None:
-    """The column as finite numbers, or None where it is of words."""
+    """The column as finite numbers, NaN where one is missing; None where it is of words."""
     try:
-        values = np.asarray(cells, dtype=np.float64)
+        values = np.asarray(["nan" if cell.strip().lower() in MISSING else cell for cell in cells], dtype=np.float64)
     except ValueError:
         return None
-    return values if np.isfinite(values).all() else None
+    return values if np.isfinite(values).any() and not np.isinf(values).any() else None
 
 
-def _scaled(values: NDArray[np.float64], of: NDArray[np.int64]) -> NDArray[np.float64]:
+def _scaled(values: NDArray[np.float64], of: NDArray[np.int64]) -> ScaledNumbers:
     """By mean and deviation of the rows `of`. Yes-or-no columns stay 0 and 1: a scaled bit is only harder to read."""
-    if np.isin(values, (0, 1)).all():
-        return values
-    scaled: NDArray[np.float64] = (values - values[of].mean()) / max(float(values[of].std()), 1e-6)
-    return scaled
+    known = values[~np.isnan(values)]
+    return ScaledNumbers(values) if np.isin(known, (0, 1)).all() else ScaledNumbers.standardised(values, of)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedspill.data.archives import read_file, refusing
 from fedspill.data.splits import part_note, split
-from fedspill.data.tables import EncodedTable, parse_numbers, table_dataset
+from fedspill.data.tables import parse_numbers, table_dataset, yes_or_no
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import InputRefused
 
@@ -45,9 +45,7 @@ class Location30(DataSource):
         return table_dataset(
             self.name,
             [f"type {number}" for number in range(1, 31)],
-            EncodedTable(
-                table[:, 1:].astype(np.float32), tuple(f"place {number}" for number in range(1, COLUMNS + 1)), ()
-            ),
+            yes_or_no(table[:, 1:], [f"place {number}" for number in range(1, COLUMNS + 1)]),
             labels,
             split(labels, self.test_share),
             note=part_note(len(labels), 5_010, "rows"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedspill.data.splits import split
-from fedspill.data.tables import encode, table_dataset
+from fedspill.data.tables import ScaledNumbers, encode, table_dataset
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
@@ -50,6 +50,6 @@ class MadeUpCustomers(DataSource):
         risk = 1.2 * numbers["overdrawn"] - numbers["income"] - 0.7 * numbers["balance"] + 0.8 * numbers["discounts"]
         risk += 0.9 * numbers["night orders"] + 0.7 * numbers["alcohol"] - 0.5 * means + rng.normal(size=self.people)
         labels = (risk > np.quantile(risk, 1 - self.late)).astype(np.int64)
-        table = encode(numbers, {"district": district})
+        table = encode({name: ScaledNumbers(own) for name, own in numbers.items()}, {"district": district})
         note = "Generated; no row is a real person's."
         return table_dataset(self.name, ("in time", "late"), table, labels, split(labels, 0.2), note=note)

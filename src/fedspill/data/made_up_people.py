@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedspill.data.splits import split
-from fedspill.data.tables import encode, table_dataset
+from fedspill.data.tables import ScaledNumbers, encode, table_dataset
 from fedspill.dataset import Dataset, DataSource
 from fedspill.errors import UsageError
 
@@ -35,8 +35,9 @@ class MadeUpPeople(DataSource):
         job = rng.integers(4, size=self.people)
         secret, smoker = rng.random((2, self.people)) < np.array([[0.5], [0.3]])
         merit = measured[:, :4].sum(1) + job - 1.5 + 1.0 * secret - smoker + rng.normal(size=self.people)
-        numbers = {f"measure{i}": measured[:, i] for i in range(self.measures)}
-        numbers |= {"smoker": smoker, "secret": secret}
+        numbers = {f"measure{i}": ScaledNumbers(measured[:, i]) for i in range(self.measures)}
+        for name, yes in (("smoker", smoker), ("secret", secret)):
+            numbers[name] = ScaledNumbers(yes.astype(np.float64))
         table = encode(numbers, {"job": [f"job{j}" for j in job]})
         labels = (merit > np.quantile(merit, 1 - self.yes_share)).astype(np.int64)
         note = "Generated; no row is a real person's."

@@ -46,6 +46,7 @@ OFFERED = frozenset(
         "local_lr",
         "optimizer",
         "shadow_data",
+        "table_schema",
         "targets",
         "unlabelled_aux",
         # Of vertical federations with private towers.
@@ -159,6 +160,8 @@ class Deployment:
             known |= {"aux_data": auxiliary, "unlabelled_aux": auxiliary.x}
         if len(shadow):
             known["shadow_data"] = shadow
+        if self.dataset.train.schema is not None:
+            known["table_schema"] = self.dataset.train.schema
         if self.settings.defenses:
             known["defense"] = self.settings.defenses
         if self.plan.federation.has_private_towers:

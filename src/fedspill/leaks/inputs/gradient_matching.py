@@ -118,7 +118,7 @@ def best_explanation(
         refuse_contradiction(attacked)
     except CannotRecover as refusal:
         return RecoveredInputs.none(refusal.problem, tried=True)
-    gradients, precise = _candidate_gradients(attacked, torch.float32), _candidate_gradients(attacked, torch.float64)
+    gradients, precise = candidate_gradients(attacked, torch.float32), candidate_gradients(attacked, torch.float64)
     observed = [tensor.float() for tensor in attacked.gradient_list]
     usable = labels is not None and len(labels) == attacked.samples and int(labels.max()) < classes
     targets = one_hot(labels, classes) if labels is not None and usable else None
@@ -207,7 +207,8 @@ def _recipes(attacked: AttackedMessage, moves: int) -> list[Recipe]:
     return [dlg(moves), cosine] if attacked.statistics_known else [cosine]
 
 
-def _candidate_gradients(attacked: AttackedMessage, dtype: torch.dtype) -> GradientFunction:
+def candidate_gradients(attacked: AttackedMessage, dtype: torch.dtype) -> GradientFunction:
+    """What a candidate batch would have sent: one gradient, or the sum over local steps in the batch's order."""
     model = attacked.as_client_ran.to(dtype)
     if attacked.lr is None or attacked.steps == 1:
         return gradients_of(model)

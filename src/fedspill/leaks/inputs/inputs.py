@@ -32,12 +32,14 @@ from fedspill.trace import View
 class Reconstruction(Attack):
     """Recovers whole batches exactly from two leading linear layers, and single samples from convolutions too.
 
-    Batches too large for that are read in part, row by row, where the first layer is rectified and inputs of the kind
-    are at hand. Labels and batch order need not be known. Several local steps of plain SGD are followed one by one.
+    One softmax layer alone gives batches of up to 0.4 samples a class, and two linear layers behind convolutions give
+    what these determine. Batches too large for that are read in part, row by row, where the first layer is rectified
+    and inputs of the kind are at hand. Labels and batch order need not be known. Several local steps of plain SGD are
+    followed one by one; several epochs are simulated where every step is on all samples of a small client.
     Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization
     instead. Each sample carries a certificate: whether the network, given it, sends back what was observed. An
     adversary that knows of a defense and has inputs of the kind takes the most likely batch where no exact one is
-    found. Does not apply to several local epochs, and to sums of clients.
+    found. Does not apply to several epochs of several steps each, and to sums of clients.
     """
 
     name: ClassVar[str] = "inputs"
@@ -62,11 +64,7 @@ class Reconstruction(Attack):
         answers = []
         for attacked in messages:
             shape = sample_shape(view, attacked)
-            answer = recover_exactly(attacked, shape, classes, effort, rng)
-            if not is_complete(answer, attacked) and attacked.samples > 1 and view.has("unlabelled_aux"):
-                peeled = peel_honest(attacked, view.knows("unlabelled_aux"))
-                if peeled is not None and len(peeled.samples) > int(answer.certified.sum()):
-                    answer = peeled
+            answer = exact_answer(attacked, view, classes, effort, rng)
             if distribution is not None and shape is not None and not is_complete(answer, attacked):
                 answer = most_likely_batch(
                     attacked, shape, classes, view, labels.get(attacked.of), distribution, answer.samples, rng
@@ -76,6 +74,18 @@ class Reconstruction(Attack):
                 answer = matched if not answer.tried else min(answer, matched, key=lambda one: one.unexplained)
             answers.append(answer)
         return guess_of(messages, answers, notes)
+
+
+def exact_answer(
+    attacked: AttackedMessage, view: View, classes: int, effort: RootSearchEffort, rng: torch.Generator
+) -> RecoveredInputs:
+    """What exact recovery finds of one message; a batch that it does not find whole is peeled where that finds more."""
+    answer = recover_exactly(attacked, sample_shape(view, attacked), classes, effort, rng)
+    if not is_complete(answer, attacked) and attacked.samples > 1 and view.has("unlabelled_aux"):
+        peeled = peel_honest(attacked, view.knows("unlabelled_aux"))
+        if peeled is not None and len(peeled.samples) > int(answer.certified.sum()):
+            return peeled
+    return answer
 
 
 def is_complete(answer: RecoveredInputs, attacked: AttackedMessage) -> bool:

@@ -96,6 +96,7 @@ class RecoveredInputs:
     why: str = ""
     tried: bool = True
     unexplained: float = math.inf  # share of the message that these samples together leave unexplained, if computed
+    route: str = ""  # which way led to them, where the network's structure decided it
 
     @staticmethod
     def none(why: str, *, tried: bool) -> RecoveredInputs:
@@ -144,13 +145,14 @@ def refuse_text(view: View, models: dict[int, nn.Module]) -> None:
 def guess_of(messages: Sequence[AttackedMessage], answers: Sequence[RecoveredInputs], notes: Sequence[str]) -> Inputs:
     """All answers as one guess; reasons for giving none become notes, each once."""
     reasons = dict.fromkeys(answer.why for answer in answers if answer.why)
+    routes = dict.fromkeys(f"read by {answer.route}" for answer in answers if answer.route)
     return Inputs(
         [attacked.of for attacked in messages],
         [answer.samples.float() for answer in answers],
         [answer.certified for answer in answers],
         torch.tensor([answer.tried for answer in answers]),
         [_labels(answer) for answer in answers],
-        (*notes, *reasons),
+        (*notes, *routes, *reasons),
     )
 
 

@@ -40,12 +40,26 @@ def leading_pair(model: nn.Module) -> LayerPair:
     if len(linear) < 2:
         raise CannotRecover("the network has fewer than two linear layers")
     one, two = linear[:2]
-    if any(not isinstance(module, nn.Flatten | nn.Identity) for _, module in chain[:one]):
-        raise CannotRecover(
-            f"the first linear layer does not read the input itself ({type(chain[0][1]).__name__} comes before it)"
-        )
+    _refuse_layers_before(chain[:one])
     between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]])
-    return LayerPair(_linear(*chain[one]), _linear(*chain[two]), between)
+    return LayerPair(linear_layer(*chain[one]), linear_layer(*chain[two]), between)
+
+
+def first_layer(model: nn.Module) -> LinearLayer:
+    """The linear layer that reads the input itself; raises CannotRecover where there is none."""
+    chain = module_chain(model)
+    one = next((index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)), None)
+    if one is None:
+        raise CannotRecover("the network has no linear layer")
+    _refuse_layers_before(chain[:one])
+    return linear_layer(*chain[one])
+
+
+def _refuse_layers_before(parts: list[tuple[str, nn.Module]]) -> None:
+    if any(not isinstance(module, nn.Flatten | nn.Identity) for _, module in parts):
+        raise CannotRecover(
+            f"the first linear layer does not read the input itself ({type(parts[0][1]).__name__} comes before it)"
+        )
 
 
 def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -56,7 +70,8 @@ def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
         raise CannotRecover(error.problem) from None
 
 
-def _linear(name: str, module: nn.Module) -> LinearLayer:
+def linear_layer(name: str, module: nn.Module) -> LinearLayer:
+    """A linear module of that name, with its values in float64."""
     assert isinstance(module, nn.Linear)
     bias = None if module.bias is None else module.bias.detach().double()
     return LinearLayer(

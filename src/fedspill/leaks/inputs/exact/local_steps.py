@@ -56,7 +56,7 @@ def follow_local_steps(
     for number, size in enumerate(sizes):
         left = sum(sizes[number:])
         now = pair_at_weights(pair, {name: value.detach().clone() for name, value in model.named_parameters()})
-        found = _enough_roots(now, pair_gradients_in(rest, pair), left, size, rng, effort)
+        found = enough_roots(now, pair_gradients_in(rest, pair), left, size, rng, effort)
         if len(found.x) < size:
             break
         certificate = _certify(model, now, found)
@@ -83,7 +83,7 @@ def pair_gradients_in(gradients: Mapping[str, Tensor], pair: LayerPair) -> PairG
     return PairGradients(gradients[pair.first.weight_name].double(), bias, gradients[pair.second.weight_name].double())
 
 
-def _enough_roots(
+def enough_roots(
     pair: LayerPair,
     gradients: PairGradients,
     left: int,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.behind_convolutions import batch_behind_convolutions, has_convolutions
 from fedspill.leaks.inputs.exact.certificate import (
     certify,
     copies,
@@ -14,9 +17,11 @@ from fedspill.leaks.inputs.exact.certificate import (
     scales_without_bias,
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
-from fedspill.leaks.inputs.exact.leading_layers import LayerPair, leading_pair
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
+from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
 from fedspill.leaks.inputs.exact.match_features import sample_by_features
+from fedspill.leaks.inputs.exact.one_softmax_layer import only_layer, recover_softmax_batch
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
@@ -43,16 +48,58 @@ def recover_exactly(
     try:
         pair = leading_pair(attacked.model)
     except CannotRecover as refusal:
-        return RecoveredInputs.none(
-            f"exact recovery of {_plural(attacked)} does not apply: {refusal.problem}", tried=False
-        )
+        return _without_pair(attacked, refusal, shape, classes, effort, rng)
     try:
         _refuse_too_many(attacked, pair)
     except CannotRecover as refusal:
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if attacked.steps == 1:
         return _batch(attacked, pair, shape, effort, rng)
+    if attacked.schedule.epochs > 1:
+        flat = shape or (pair.first.weight.shape[1],)
+        try:
+            return recover_many_epochs(attacked, pair, flat, classes, effort, rng)
+        except CannotRecover as refusal:
+            return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     return _steps(attacked, pair, shape, classes, effort, rng)
+
+
+def _without_pair(
+    attacked: AttackedMessage,
+    refusal: CannotRecover,
+    shape: tuple[int, ...] | None,
+    classes: int,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    """Networks that do not begin with two linear layers: one layer alone, or a pair behind convolutions; one step."""
+    if attacked.steps > 1 or attacked.norms.by_batch:
+        return _does_not_apply(attacked, refusal)
+    try:
+        layer = only_layer(attacked.model)
+    except CannotRecover:
+        layer = None
+    try:
+        if layer is not None:
+            return _one_layer(attacked, layer, shape, rng)
+        if shape is not None and has_convolutions(attacked.model):
+            return batch_behind_convolutions(attacked, shape, classes, effort, rng)
+    except CannotRecover as other:
+        return _does_not_apply(attacked, other)
+    return _does_not_apply(attacked, refusal)
+
+
+def _does_not_apply(attacked: AttackedMessage, refusal: CannotRecover) -> RecoveredInputs:
+    return RecoveredInputs.none(f"exact recovery of {_plural(attacked)} does not apply: {refusal.problem}", tried=False)
+
+
+def _one_layer(
+    attacked: AttackedMessage, layer: LinearLayer, shape: tuple[int, ...] | None, rng: torch.Generator
+) -> RecoveredInputs:
+    """All samples of one step of a network that is one layer with softmax."""
+    bias = None if layer.bias_name is None else attacked.gradients[layer.bias_name].double()
+    found = recover_softmax_batch(layer, attacked.gradients[layer.weight_name].double(), bias, attacked.samples, rng)
+    return replace(_answer(found.x, found.certified, found.labels, shape), route="one softmax layer")
 
 
 def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
@@ -61,8 +108,8 @@ def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the first two layers, which hold {room}")
-    if attacked.steps > 1 and (attacked.schedule.epochs > 1 or not attacked.plain):
-        raise CannotRecover("local steps are followed only through one pass of plain SGD at a known learning rate")
+    if attacked.steps > 1 and not attacked.plain:
+        raise CannotRecover("local steps are followed only through plain SGD at a known learning rate")
 
 
 def _batch(

@@ -1,0 +1,143 @@
+"""A batch behind convolutions: the features of every sample exactly, then the images that have these features.
+
+The first two linear layers give what they were fed, whatever came before (two_linear_layers.py). Those features are
+known to the rounding of the gradients, so that an image is sought that the convolutions turn into them. It is vouched
+for only if nothing else has these features: two searches from unlike starts must end at the same image, since whatever
+the convolutions do not see would stay as each start had it; and all images together must explain the whole gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.between_layers import map_between_layers
+from fedspill.leaks.inputs.exact.certificate import certify, mismatch_up_to_scale
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, linear_layer, module_chain
+from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
+from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
+from fedspill.leaks.inputs.search.objectives import SquaredDistance
+from fedspill.leaks.inputs.search.optimizers import Lbfgs
+from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
+
+FEATURES_CERTAIN = 0.02  # distance of what a sample sends back from what was solved for, as unit vectors
+SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30, line_search=True), 400, enough=1e-13)
+MOVED = 0.3  # the start of the second search: the first one's image with that much noise, relative
+SAME_IMAGE = 1e-3  # root mean square difference of two searches' images, relative: 60 dB
+EXPLAINED = 1e-3  # share of the whole gradient that certified images may leave
+
+
+_POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+
+
+@dataclass(frozen=True, eq=False)
+class Convolutions:
+    """The part of a network below its first two linear layers, in float64, and that pair."""
+
+    below: nn.Sequential
+    pair: LayerPair
+
+    def may_determine(self, shape: tuple[int, ...]) -> bool:
+        """Whether features can tell images: pooling leaves most of them open, and so do fewer features than pixels."""
+        pools = any(isinstance(module, _POOLS) for module in self.below.modules())
+        return not pools and self.pair.first.weight.shape[1] >= math.prod(shape)
+
+
+def has_convolutions(model: nn.Module) -> bool:
+    """Whether there are any in the network."""
+    return any(isinstance(module, nn.Conv2d) for module in model.modules())
+
+
+def convolutions_below(model: nn.Module) -> Convolutions:
+    """Raises CannotRecover where the network does not begin with convolutions that a linear pair follows."""
+    chain = module_chain(model)
+    linear = [index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
+    if len(linear) < 2:
+        raise CannotRecover("the network has fewer than two linear layers")
+    one, two = linear[:2]
+    parts = [module for _, module in chain[:one]]
+    if not any(isinstance(module, nn.Conv2d) for module in parts):
+        raise CannotRecover("there is no convolution below the first linear layer")
+    for module in parts:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.Dropout):
+            raise CannotRecover(f"{type(module).__name__} below the first linear layer is not undone")
+    between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]])
+    below = nn.Sequential(*(copy.deepcopy(module) for module in parts)).double().eval().requires_grad_(False)
+    return Convolutions(below, LayerPair(linear_layer(*chain[one]), linear_layer(*chain[two]), between))
+
+
+def batch_behind_convolutions(
+    attacked: AttackedMessage, shape: tuple[int, ...], classes: int, effort: RootSearchEffort, rng: torch.Generator
+) -> RecoveredInputs:
+    """All images of one step; raises CannotRecover where the structure does not allow it."""
+    network = convolutions_below(attacked.model)
+    pair = network.pair
+    units, features = pair.first.weight.shape
+    room = min(units, features, len(pair.second.weight)) - 1
+    if attacked.samples > room:
+        raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
+    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, _usual_norm(network.below, shape, rng))
+    found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
+    if not len(found.x):
+        return RecoveredInputs.none("no sample's features are a root of the span condition", tried=True)
+    bias = 0 if pair.first.bias is None else pair.first.bias
+    first = pair.first.weight_name.rpartition(".")[0]
+    certificate = certify(attacked.model, first, found.x @ pair.first.weight.T + bias, found.delta)
+    features_sure = (certificate.error < FEATURES_CERTAIN) & (pair.first.bias is not None)
+    if not network.may_determine(shape):
+        return _features_only(int(features_sure.sum()), attacked)
+    x, unlike = images_of(network.below, found.x, shape, rng)
+    one_of_a_kind = unlike < SAME_IMAGE
+    if not bool(one_of_a_kind.any()):
+        return _features_only(int(features_sure.sum()), attacked)
+    whole = math.inf
+    if len(x) == attacked.samples:
+        targets = one_hot(certificate.labels, classes).double()
+        whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, x, targets)[0]
+    certified = features_sure & one_of_a_kind & (whole < EXPLAINED)
+    return RecoveredInputs(
+        x, certified, certificate.labels, unexplained=whole, route="a linear pair behind convolutions"
+    )
+
+
+def _features_only(sure: int, attacked: AttackedMessage) -> RecoveredInputs:
+    known = f"the features of {sure} of {attacked.samples} samples are known"
+    return RecoveredInputs.none(f"{known}, but the layers below do not determine the images", tried=True)
+
+
+def images_of(
+    below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(k, *shape) the images with these features (k, f), and (k,) how unlike two searches' answers are, relative."""
+    no_labels = torch.ones(len(features), 1)
+
+    def of(x: Tensor, targets: Tensor) -> list[Tensor]:
+        made = below(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
+        return list(made.unbind(1))
+
+    def searched(start: Tensor) -> Tensor:
+        size = (len(features), *shape)
+        seen = list(features)
+        found = reconstruct(SEARCH, of, seen, size, 1, rng=rng, targets=no_labels, start=start[None])
+        return found.x[0]
+
+    grey = searched(torch.zeros(len(features), *shape, dtype=torch.float64))
+    # What the layers do not see is not moved back, however little it was moved.
+    drawn = torch.randn(len(features), *shape, generator=rng, dtype=torch.float64)
+    other = searched(grey + MOVED * grey.square().mean().sqrt() * drawn)
+    apart = (grey - other).flatten(1).square().mean(1).sqrt()
+    return grey, apart / grey.flatten(1).square().mean(1).sqrt().clamp_min(1e-12)
+
+
+def _usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:
+    """The norm that the features of standardised images have."""
+    with torch.no_grad():
+        drawn = below(torch.randn(8, *shape, generator=rng, dtype=torch.float64))
+    return float(drawn.flatten(1).norm(dim=1).mean())

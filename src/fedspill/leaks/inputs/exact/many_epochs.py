@@ -1,0 +1,142 @@
+"""Several epochs over one batch: the span of the first layer's change, and Gauss-Newton through simulated training.
+
+Under SGD the first layer moves by signals times inputs at every step, so that all samples lie in the row space of its
+change, x = V q: B unknowns for each instead of as many as it has pixels. Samples that nearly fulfil the span condition
+at the weights that were handed out are the start. Then all of them are moved together, until training on them as the
+client did gives what it sent. They are vouched for only if that is so down to the rounding of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.certificate import is_scale_free
+from fedspill.leaks.inputs.exact.explained_update import (
+    can_be_trained_again,
+    explain_update,
+    labels_by_last_layer,
+    room_for_rounding,
+    trained_again,
+)
+from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair
+from fedspill.leaks.inputs.exact.local_steps import enough_roots, pair_gradients_in
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
+from fedspill.leaks.inputs.search.search import one_hot
+
+MOST_UNKNOWNS = 144  # B * B; each costs a run of the whole local training at every step
+ITERATIONS = 25
+SETTLED = 1e-4  # relative gain of a step at which nothing more is to be had
+NEAR = 0.1  # share of the update that a first try may leave unexplained, for others to be worth their time
+SHAKES = 4  # starts beside the first, from what it reached with as much noise as it leaves unexplained
+USEFUL = 0.05  # share of the update that samples may leave unexplained and still be an answer, without a certificate
+
+
+def recover_many_epochs(
+    attacked: AttackedMessage,
+    pair: LayerPair,
+    shape: tuple[int, ...],
+    classes: int,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    """All samples of a client that trains on all of them at every step; raises CannotRecover for any other."""
+    size = attacked.samples
+    if not can_be_trained_again(attacked):
+        raise CannotRecover("several epochs are followed only by plain SGD, each step on all samples of the client")
+    if size * size > MOST_UNKNOWNS:
+        raise CannotRecover(f"{size} samples over several epochs are more than are sought at once")
+    mean = {name: tensor / attacked.steps for name, tensor in attacked.gradients.items()}
+    rows = truncated_svd(mean[pair.first.weight_name], size, rng)
+    if rows is None or rows.rank != size:
+        raise CannotRecover(f"the first layer's change does not have the directions of {size} samples")
+    near = enough_roots(pair, pair_gradients_in(mean, pair), size, size, rng, effort)
+    if len(near.x) < size:
+        return RecoveredInputs.none(f"{len(near.x)} of {size} samples nearly fulfil the span condition", tried=True)
+    start = near.x[:size]
+    labels = labels_by_last_layer(attacked, start.reshape(size, *shape))
+    x, missed = _trained_like(attacked, pair.first.weight_name, start, rows.right, labels, shape, classes, rng)
+    if missed > USEFUL:
+        return RecoveredInputs.none("no samples were found that training on gives the update", tried=True)
+    answer = explain_update(attacked, x, classes)
+    certified = torch.full((size,), answer.explained and not is_scale_free(pair))
+    return RecoveredInputs(x, certified, answer.labels, unexplained=missed, route="several epochs, simulated")
+
+
+def _trained_like(
+    attacked: AttackedMessage,
+    first: str,
+    start: Tensor,
+    basis: Tensor,
+    labels: Tensor,
+    shape: tuple[int, ...],
+    classes: int,
+    rng: torch.Generator,
+) -> tuple[Tensor, float]:
+    """The samples (B, *shape) of the span `basis` (d, r) that come nearest, and what they leave of the update."""
+    names = [name for name, p in attacked.model.named_parameters() if p.requires_grad]
+    trained, targets = trained_again(attacked), one_hot(labels, classes).double()[None]
+
+    def flat(tensors: list[Tensor]) -> Tensor:
+        # The first layer moves within the row space only, so that its few coordinates there are all of it.
+        return torch.cat(
+            [(g @ basis if name == first else g).flatten() for name, g in zip(names, tensors, strict=True)]
+        )
+
+    seen = flat(attacked.gradient_list)
+
+    def missed_by(q: Tensor) -> Tensor:
+        x = (q @ basis.T).reshape(1, len(q), *shape)
+        missed: Tensor = (flat([g[0] for g in trained(x, targets)]) - seen) / seen.norm()
+        return missed
+
+    room = room_for_rounding(attacked)
+    best, least = _descend(missed_by, start @ basis)
+    for _ in range(SHAKES):
+        if least < room or least > NEAR:
+            break
+        # A rectifier that is on for the candidate and off for the sample is a kink, which slopes do not lead across.
+        shaken = best * (1 + least * torch.randn(best.shape, generator=rng, dtype=best.dtype))
+        q, missed = _descend(missed_by, shaken)
+        if missed < least:
+            best, least = q, missed
+    return (best @ basis.T).reshape(len(best), *shape), least
+
+
+def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> tuple[Tensor, float]:
+    """Levenberg-Marquardt from q (B, r): where it ends, and the norm of what is missed there."""
+    rest, damping = missed_by(q).detach(), 1e-3
+    cost = float(rest.square().sum())
+    for _ in range(ITERATIONS):
+        slope = _slopes(missed_by, q)
+        curvature, downhill = slope.T @ slope, slope.T @ rest
+        before = cost
+        while damping < 1e8:
+            ridge = torch.diag(damping * curvature.diagonal().clamp_min(1e-300))
+            tried = q - torch.linalg.solve_ex(curvature + ridge, downhill)[0].reshape(q.shape)
+            new = missed_by(tried).detach()
+            if float(new.square().sum()) < cost:
+                q, rest, cost, damping = tried, new, float(new.square().sum()), damping * 0.1
+                break
+            damping *= 5
+        if not cost < before * (1 - SETTLED):
+            break
+    return q, math.sqrt(cost)
+
+
+def _slopes(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
+    """(outputs, B r) the Jacobian. Reverse mode gives its transpose times u, and the derivative of that by u is it."""
+    with torch.enable_grad():
+        q = q.detach().requires_grad_()
+        missed = missed_by(q)
+        dual = torch.zeros_like(missed, requires_grad=True)
+        (back,) = torch.autograd.grad(missed, [q], dual, create_graph=True)
+        along = torch.eye(q.numel(), dtype=q.dtype).reshape(-1, *q.shape)
+        (slopes,) = torch.autograd.grad(back, [dual], along, is_grads_batched=True)
+    return slopes.T

@@ -1,0 +1,144 @@
+"""Exact routes beside the leading linear pair: one softmax layer, and a linear pair behind convolutions."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.leaks.inputs.exact.routes import recover_exactly
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs, guess_of
+from fedspill.trace import Origin
+from fedspill.training import Schedule
+
+CLASSES = 20
+
+
+def drawn(samples: int, shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, *shape, generator=rng), torch.randint(CLASSES, (samples,), generator=rng)
+
+
+def attacked(model: nn.Module, x: Tensor, y: Tensor, noise: float = 0.0) -> AttackedMessage:
+    """One step of float32 on a batch, as an adversary gets it."""
+    model.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    rng = torch.Generator().manual_seed(5)
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        own = parameter.grad.double()
+        gradients[name] = own + noise * own.abs().mean() * torch.randn(own.shape, generator=rng, dtype=torch.float64)
+    model.zero_grad()
+    schedule = Schedule(len(x), len(x))
+    return AttackedMessage(Origin(0, "client:0"), model.double().eval(), gradients, schedule, None, plain=True)
+
+
+def recovered(message: AttackedMessage, shape: tuple[int, ...]) -> RecoveredInputs:
+    return recover_exactly(message, shape, CLASSES, RootSearchEffort(), torch.Generator().manual_seed(1))
+
+
+def errors(found: RecoveredInputs, x: Tensor) -> Tensor:
+    """(k,) of each sample found, relative, from the nearest true one."""
+    flat = x.flatten(1).double()
+    return torch.cdist(found.samples.flatten(1).double(), flat).min(1).values / flat.norm(dim=1).mean()
+
+
+def one_layer(features: int) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, CLASSES))
+
+
+def convolutions(pooled: bool) -> nn.Module:
+    torch.manual_seed(3)
+    lower: list[nn.Module] = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1)]
+    lower += [nn.ReLU(), nn.MaxPool2d(3)] if pooled else [nn.ReLU()]
+    features = 16 if pooled else 16 * 9
+    upper = [nn.Linear(features, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, CLASSES)]
+    return nn.Sequential(*lower, nn.Flatten(), *upper)
+
+
+def test_one_softmax_layer_gives_a_batch_of_less_than_half_its_classes() -> None:
+    for samples in (2, 5, 8):
+        x, y = drawn(samples, (40,), seed=samples)
+        message = attacked(one_layer(40), x, y)
+        found = recovered(message, (40,))
+        assert len(found.samples) == samples
+        assert bool((errors(found, x) < 1e-3).all())
+        assert bool(found.certified.all())
+        assert found.labels is not None
+        assert sorted(found.labels.tolist()) == sorted(y.tolist())
+        assert "read by one softmax layer" in guess_of([message], [found], ()).notes
+
+
+def test_more_samples_than_one_layer_tells_are_refused_with_their_number() -> None:
+    x, y = drawn(9, (40,), seed=1)
+    found = recovered(attacked(one_layer(40), x, y), (40,))
+    assert not found.tried
+    assert "9 samples are too many for one layer of 20 classes, which tells 8" in found.why
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.3])
+def test_one_softmax_layer_with_noise_is_never_vouched_for_falsely(noise: float) -> None:
+    x, y = drawn(5, (40,), seed=2)
+    found = recovered(attacked(one_layer(40), x, y, noise), (40,))
+    if len(found.samples):
+        assert not bool((found.certified & (errors(found, x) > 0.03)).any())
+
+
+def test_images_behind_strided_convolutions_come_back_whole() -> None:
+    x, y = drawn(3, (1, 6, 6), seed=4)
+    message = attacked(convolutions(pooled=False), x, y)
+    found = recovered(message, (1, 6, 6))
+    assert bool((errors(found, x) < 1e-3).all())
+    assert bool(found.certified.all())
+    assert len(found.samples) == 3
+    assert found.route == "a linear pair behind convolutions"
+
+
+def trained(samples: int, lr: float, epochs: int, batch: int) -> tuple[AttackedMessage, Tensor]:
+    """What a client sends after some epochs, by its own float32 arithmetic."""
+    x, y = drawn(samples, (30,), seed=7)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, CLASSES))
+    own = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(own.parameters(), lr)
+    for _ in range(epochs):
+        for part in torch.arange(samples).split(batch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(own(x[part]), y[part]).backward()
+            optimizer.step()
+    after = own.state_dict()
+    sent = {name: (tensor.double() - after[name].double()) / lr for name, tensor in model.state_dict().items()}
+    schedule = Schedule(samples, batch, epochs)
+    return AttackedMessage(Origin(0, "client:0"), model.double().eval(), sent, schedule, lr, plain=True), x
+
+
+def test_several_epochs_over_one_batch_are_simulated() -> None:
+    message, x = trained(3, lr=0.05, epochs=4, batch=3)
+    found = recovered(message, (30,))
+    assert len(found.samples) == 3
+    assert bool((errors(found, x) < 1e-2).all())
+    assert bool(found.certified.all())
+    assert found.route == "several epochs, simulated"
+
+
+def test_several_epochs_whose_steps_are_not_known_are_refused() -> None:
+    message, _ = trained(4, lr=0.05, epochs=2, batch=2)
+    found = recovered(message, (30,))
+    assert not found.tried
+    assert "each step on all samples" in found.why
+
+
+def test_an_update_of_another_learning_rate_is_not_vouched_for() -> None:
+    message, _ = trained(3, lr=0.05, epochs=4, batch=3)
+    assert not bool(recovered(dataclasses.replace(message, lr=0.5), (30,)).certified.any())
+
+
+def test_images_that_pooling_does_not_determine_are_not_made_up() -> None:
+    x, y = drawn(3, (1, 6, 6), seed=4)
+    found = recovered(attacked(convolutions(pooled=True), x, y), (1, 6, 6))
+    assert len(found.samples) == 0
+    assert found.why == "the features of 3 of 3 samples are known, but the layers below do not determine the images"

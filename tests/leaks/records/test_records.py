@@ -1,0 +1,180 @@
+"""Records of a table: what is read of them, what is vouched for, and what is refused."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from spine import attempt
+from torch import nn
+
+from fedspill.attack_run import Outcome, run_attack
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
+from fedspill.errors import NotApplicable
+from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.records.decode.joint import decode
+from fedspill.leaks.records.decode.row_space import records_in_row_space
+from fedspill.leaks.records.leak import RECORDS
+from fedspill.leaks.records.records import TableRecords
+from fedspill.leaks.records.scoring import match_fields
+from fedspill.leaks.records.tableak import TabLeak, as_records, pooled
+from fedspill.registry import make
+from fedspill.table_schema import CategoryField, NumberField, TableSchema
+from fedspill.threat import CURIOUS_SERVER
+from fedspill.trace import MemoryTrace
+
+SCHEMA = TableSchema(
+    (
+        NumberField("age", 0, shift=40.0, scale=10.0, step=1.0, low=17.0, high=90.0),
+        CategoryField("work", (1, 2, 3, 4), ("a", "b", "c", "d")),
+        CategoryField("home", (5, 6, 7, 8, 9), ("p", "q", "r", "s", "t")),
+        NumberField("yes", 10, step=1.0, low=0.0, high=1.0),
+        NumberField("weight", 11, shift=0.0, scale=1e5, step=1.0, low=0.0, high=1e6),
+        CategoryField("kind", (12, 13, 14, 15), ("w", "x", "y", "z")),
+    )
+)
+
+
+def records(many: int, seed: int) -> torch.Tensor:
+    """(many, 16) valid records, drawn at random."""
+    rng = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(many, SCHEMA.width, generator=rng, dtype=torch.float64)
+    drawn[:, 11] = 10 * torch.rand(many, generator=rng, dtype=torch.float64)
+    drawn[:, 10] += 0.5
+    return SCHEMA.nearest(drawn)
+
+
+def recorded(**changes: Any) -> tuple[MemoryTrace, Deployment]:
+    deployment = Deployment.of(check_plan({"seed": 3, **RECORDS.control, **changes}, "a test"))
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace, engine="loop").run()
+    return trace, deployment
+
+
+def outcome(attack: Any, trace: MemoryTrace, deployment: Deployment) -> Outcome:
+    truth = trace.truth().beside(deployment.shares.clients)
+    return run_attack(attack, trace, CURIOUS_SERVER, knowledge=deployment.knowledge(), seed=1, truth=truth)
+
+
+def test_every_record_of_a_small_batch_is_read_whole() -> None:
+    found = outcome(TableRecords(), *recorded())
+    assert found.scores["record-fields"].value == 1
+    assert found.scores["records-whole"].value == 1
+    assert found.scores["record-fields"].chance < 0.6
+    proof = found.scores["record-fields"].proof
+    assert proof is not None
+    assert proof.refuted == 0
+
+
+WIDE = {"data": "cop-mode-standin", "model": {"name": "mlp", "widths": [64, 64]}}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_several_epochs_hide_nothing_of_a_table(momentum: float) -> None:
+    training = {"lr": 0.05, "batch_size": 6, "epochs": 4, "momentum": momentum}
+    trace, deployment = recorded(**WIDE, partition={"name": "uniform-batch", "batch": 6}, training=training)
+    found = outcome(TableRecords(), trace, deployment)
+    assert found.scores["record-fields"].value > 0.95
+    assert found.scores["record-fields"].chance < 0.75
+    proof = found.scores["record-fields"].proof
+    assert proof is not None
+    assert proof.refuted == 0
+    assert (proof.proven > 0) == (momentum == 0.0), "training that is not simulated is not vouched for"
+
+
+def test_the_update_of_other_records_is_not_vouched_for() -> None:
+    trace, deployment = recorded(**WIDE)
+    other, _ = recorded(**WIDE, seed=99)
+    mixed = MemoryTrace.of([*trace.messages("gradient"), *other.messages("model")], trace.protocol)
+    guess = TableRecords()(mixed.view(CURIOUS_SERVER, knowledge=deployment.knowledge()), seed=1)
+    assert not any(bool(certified.any()) for certified in guess.certified)
+
+
+def test_images_are_refused_before_anything_is_read() -> None:
+    trace, deployment = recorded(data="digits")
+    for attack in (TableRecords(), TabLeak()):
+        refused = attempt(partial(outcome, attack, trace, deployment))
+        assert isinstance(refused, NotApplicable)
+        assert "no table" in str(refused)
+
+
+def test_the_row_space_of_records_holds_them() -> None:
+    real = records(6, seed=1)
+    mixing = torch.randn(40, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    left, sizes, right = torch.linalg.svd(mixing @ real, full_matrices=False)
+    left, sizes, right = left[:, :6], sizes[:6], right[:6]
+    equation = (left.T @ mixing.sum(1)) / sizes
+    found = records_in_row_space(right.T, equation, SCHEMA)
+    match = match_fields(found, real, SCHEMA)
+    assert bool(match.same.all()), "each of them; sums and differences of them may be records, too"
+
+
+def test_a_space_with_too_many_records_is_refused() -> None:
+    schema = TableSchema(tuple(NumberField(f"yes{place}", place, step=1.0, low=0, high=1) for place in range(30)))
+    with pytest.raises(CannotRecover, match="too many"):
+        records_in_row_space(torch.eye(30, dtype=torch.float64), None, schema)
+
+
+def test_fields_that_are_certain_make_the_others_sharp() -> None:
+    """An error of 1e-5 hides the last digits of a weight; the other cells and the row space give them back."""
+    real = records(4, seed=5)
+    basis = torch.linalg.svd(real, full_matrices=False)[2].T
+    noise = 3e-5 * torch.randn(real.shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    alone, together = decode(real + noise, SCHEMA), decode(real + noise, SCHEMA, basis)
+    assert not bool(SCHEMA.are_same(alone.rows, real).all())
+    assert bool(SCHEMA.are_same(together.rows, real).all())
+    assert not bool(alone.certain.any()), "what the error could have changed is not certain"
+    assert bool(together.certain.all())
+
+
+def test_what_is_returned_beyond_the_true_number_counts_against_it() -> None:
+    real = records(3, seed=7)
+    match = match_fields(torch.cat([real, records(3, seed=8)]), real, SCHEMA)
+    assert match.surplus == 3
+    assert bool(match.same.all())
+    assert not bool(match_fields(real[:0], real, SCHEMA).near.any())
+
+
+def test_tableak_reads_one_record_and_says_nothing_for_sure() -> None:
+    trace, deployment = recorded(partition={"name": "uniform-batch", "batch": 1})
+    found = outcome(TabLeak(origins=2, starts=4, steps=200), trace, deployment)
+    score = found.scores["record-fields"]
+    assert score.value > score.chance + 0.2
+    assert "certified-records" not in found.scores
+
+
+def test_free_numbers_become_records_and_starts_are_pooled_in_one_order() -> None:
+    x = as_records(torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1)), SCHEMA)
+    for columns in ((1, 2, 3, 4), (5, 6, 7, 8, 9)):
+        assert torch.allclose(x[..., columns].sum(-1), torch.ones(2, 3))
+    age = x[..., 0] * 10 + 40
+    assert bool(((age > 17) & (age < 90)).all())
+    real = records(5, seed=9)
+    starts = torch.stack([real, real.flip(0), real.roll(2, 0)])
+    assert torch.equal(pooled(starts, 1, SCHEMA), real.flip(0))
+
+
+def test_a_network_that_does_not_read_the_table_itself_is_refused_with_a_reason() -> None:
+    trace, deployment = recorded()
+    spec = make("models", "mlp", {"widths": [32, 32]})
+    odd = nn.Sequential(nn.LayerNorm(14), *spec.build((14,), 2, seed=1).children())
+    messages = []
+    for message in trace.messages():
+        shift = {f"{int(place) + 1}.{rest}": tensor for place, rest, tensor in _numbered(message.tensors)}
+        extra = {"0.weight": torch.ones(14), "0.bias": torch.full((14,), 0.1)}
+        messages.append(type(message)(*_address(message), {**shift, **extra}, dict(message.info)))
+    knowledge = {**deployment.knowledge(), "architecture": lambda: odd}
+    guess = TableRecords()(MemoryTrace.of(messages, trace.protocol).view(CURIOUS_SERVER, knowledge=knowledge), seed=1)
+    assert not bool(guess.answered.any())
+    assert any("does not read the input itself" in note for note in guess.notes)
+
+
+def _numbered(tensors: Any) -> list[tuple[int, str, torch.Tensor]]:
+    names = list(dict.fromkeys(name.partition(".")[0] for name in tensors))
+    places = {name: 2 * number + 1 for number, name in enumerate(names)}
+    return [(places[name.partition(".")[0]], name.partition(".")[2], tensor) for name, tensor in tensors.items()]
+
+
+def _address(message: Any) -> tuple[Any, ...]:
+    return message.round, message.sender, message.receiver, message.kind
