@@ -11,20 +11,21 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
-from fedspill.attack import ActiveAttack
+from fedspill.attack import ActiveAttack, Attack
 from fedspill.attack_run import run_attack
 from fedspill.dataset import Examples
 from fedspill.errors import FedspillError, NoHead
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.membership.passive.asked_records import AskedRecords
 from fedspill.models.heads import last_linear
-from fedspill.registry import entries, make
+from fedspill.registry import entries, make, options_of
 from fedspill.threat import ADVERSARIES
 from fedspill.trace import MemoryTrace
 from fedspill.training import LocalTraining
@@ -32,6 +33,10 @@ from fedspill.training import LocalTraining
 CLASSES = 4
 ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.ELU, nn.SiLU, nn.Identity)
 KINDS = ("table", "image", "tokens")
+FEW = {
+    "steps": 5, "iterations": 5, "epochs": 5, "moves": 20, "starts": 2, "peels": 2, "rehearsals": 6, "origins": 2,
+    "passes": 1, "tries": 1, "unsort": 5,
+}  # fmt: skip
 
 
 class Network(nn.Module):
@@ -109,8 +114,20 @@ def built(kind: str, seed: int) -> nn.Module:
         return Network(kind, seed)
 
 
-def tried(seed: int, limit: float) -> Counter[str]:
-    """All attacks by the server on one federation of one network."""
+def shortened(name: str) -> Attack:
+    """The attack with few steps: whether it crashes shows in the first ones."""
+    own = options_of(make("attacks", name))
+    few: dict[str, object] = {option: min(most, int(own[option])) for option, most in FEW.items() if option in own}
+    if own.get("labels_from") == "labels":
+        few["labels_from"] = "llg"  # the labels of the default attack cost more than the rest together
+    attack: Attack = make("attacks", name, few)
+    return attack
+
+
+def tried(
+    seed: int, limit: float, rounds: int = 2, adversaries: Sequence[str] = ("curious-server", "curious-client")
+) -> tuple[Counter[str], list[str]]:
+    """How all passive attacks on one federation of one network end, and the crashes among them in words."""
     draw = random.Random(seed)
     kind, algorithm = draw.choice(KINDS), draw.choice(("fedavg", "fedsgd"))
     samples = draw.choice((2, 3, 8, 24))
@@ -138,18 +155,19 @@ def tried(seed: int, limit: float) -> Counter[str]:
         }
     )
     found: Counter[str] = Counter()
+    crashes = []
     try:
-        Horizontal(model, clients, Settings(rounds=2, training=training), seed, CLASSES, trace).run()
+        Horizontal(model, clients, Settings(rounds=rounds, training=training), seed, CLASSES, trace).run()
     except FedspillError:
-        return Counter({"refused": 1})  # batch norm on a step of one sample, in a sentence
+        return Counter({"refused": 1}), []  # batch norm on a step of one sample, in a sentence
     aux = Examples(inputs_of(kind, 12, 99), torch.arange(12) % CLASSES)
     known = {
         "architecture": architecture, "aux_data": aux, "unlabelled_aux": aux.x, "shadow_data": aux,
         "labels_per_client": (1, 2), "asked_records": AskedRecords(aux.x, aux.y),
     }  # fmt: skip
     for entry in entries("attacks"):
-        attack = make("attacks", entry.name)
-        for adversary in ("curious-server", "curious-client"):
+        attack = shortened(entry.name)
+        for adversary in adversaries:
             threat = ADVERSARIES[adversary]
             if isinstance(attack, ActiveAttack) or threat.missing(attack.needs):
                 continue
@@ -161,18 +179,22 @@ def tried(seed: int, limit: float) -> Counter[str]:
                 crashed = error.__cause__ is not None and "failed with" in str(error)
                 found["crashed" if crashed else "sentence"] += 1
                 if crashed:
-                    print(seed, kind, algorithm, error, flush=True)
-    return found
+                    crashes.append(f"{seed} {kind} {algorithm} {error}")
+    return found, crashes
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    vmap(torch.sin)(torch.zeros(2))  # imports much at its first use, which a time limit must not cut in two
     networks = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     limit = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     total: Counter[str] = Counter()
     for seed in range(first, first + networks):
-        total += tried(seed, limit)
+        found, crashes = tried(seed, limit)
+        total += found
+        if crashes:
+            print(*crashes, sep="\n", flush=True)
         if seed % 10 == 9:
             print(seed + 1, dict(total), flush=True)
     print(networks, "networks:", dict(total))
