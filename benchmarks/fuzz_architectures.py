@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+import torch._dynamo  # optimizers import it at their first use, which a time limit must not cut in two
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fedspill.attack import ActiveAttack, Attack
 from fedspill.attack_run import run_attack
@@ -185,7 +185,6 @@ def tried(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    vmap(torch.sin)(torch.zeros(2))  # imports much at its first use, which a time limit must not cut in two
     networks = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     limit = float(sys.argv[2]) if len(sys.argv) > 2 else 20.0
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0

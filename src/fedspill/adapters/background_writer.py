@@ -58,7 +58,7 @@ class GivenRecorder(TraceDestination):
 class NewTraceFolder(TraceDestination):
     """A new folder. A name that is taken gets a number, so that a second run never stops for the first one's trace."""
 
-    def __init__(self, path: Path, keep: Keep) -> None:
+    def __init__(self, path: Path, keep: Keep = KEEP_ALL) -> None:
         self._keep = keep
         self.path = _make_folder(path)
         self._reserve = self.path / "reserve"
