@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("nvflare.apis.filter", reason="needs NVFlare: pip install 'fedspill[nvflare]'")
+
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException

@@ -6,6 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("nvflare.apis.filter", reason="needs NVFlare: pip install 'fedspill[nvflare]'")
+
 from fedspill.nvflare import DefendUpdate, GuardModel, RecordRounds
 
 TEXT = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text(encoding="utf-8")

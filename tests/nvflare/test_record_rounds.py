@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("nvflare.apis.filter", reason="needs NVFlare: pip install 'fedspill[nvflare]'")
+
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode

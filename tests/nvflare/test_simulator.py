@@ -23,6 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run_job(folder: Path, log: Path, *arguments: Path) -> None:
+    pytest.importorskip("nvflare.apis.filter", reason="needs NVFlare: pip install 'fedspill[nvflare]'")
     with log.open("wb") as file:
         job = subprocess.Popen(
             [sys.executable, "job.py", *arguments],

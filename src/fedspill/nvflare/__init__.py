@@ -8,7 +8,7 @@ Only this folder imports nvflare; the rest of Fedspill works without it.
 """
 
 try:
-    import nvflare as _nvflare  # noqa: F401
+    import nvflare.apis.filter as _filter  # noqa: F401
 except ImportError as error:
     raise ImportError("fedspill.nvflare needs NVFlare. Install it with: pip install 'fedspill[nvflare]'") from error
 
