@@ -321,6 +321,7 @@ class StoredAudit:
             positive=outcome.positive,
             negative=outcome.negative,
             why=outcome.why,
+            own_model=outcome.own_model,
         )
 
     def _adversaries(self) -> list[AdversarySummary]:
