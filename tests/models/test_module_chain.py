@@ -50,18 +50,38 @@ class Twice(nn.Module):
         return cast(Tensor, self.head(self.one(torch.relu(self.one(x)))))
 
 
-class Deciding(nn.Module):
+class Deciding(Functional):
+    """A line of its forward looks at values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() < -1000:
+            return -super().forward(x)
+        assert x.shape[1:].numel() == 12
+        return super().forward(x)
+
+
+class DecidingImages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+        self.head = nn.Linear(2 * 8 * 8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.max() > 100:  # as some do with images of bytes
+            x = x / 255
+        return cast(Tensor, self.head(self.body(x)))
+
+
+class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(12, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 0:  # a line that cannot be traced
-            x = x * 2
-        return cast(Tensor, self.head(x))
+        return cast(Tensor, self.head(x * int(x.sum())))  # a line that no tracing gets through
 
 
-@pytest.mark.parametrize("network", [Functional, Residual])
+@pytest.mark.parametrize("network", [Functional, Residual, Deciding])
 def test_the_parts_in_a_row_do_what_the_network_does(network: type[nn.Module]) -> None:
     model = network()
     x = torch.randn(5, 12)
@@ -80,20 +100,32 @@ def test_a_layer_that_is_used_twice_makes_no_chain() -> None:
 
 
 def test_the_line_that_stops_the_tracing_is_named() -> None:
-    line = Deciding.forward.__code__.co_firstlineno + 1
-    with pytest.raises(NotAChain, match=rf"test_module_chain\.py:{line}$"):
-        module_chain(Deciding())
+    line = Counting.forward.__code__.co_firstlineno + 1
+    with pytest.raises(NotAChain, match=rf"TypeError at test_module_chain\.py:{line}$"):
+        module_chain(Counting())
 
 
-def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own() -> None:
+def test_tracing_a_branch_leaves_the_network_and_the_random_state_as_they_were() -> None:
+    model, random = DecidingImages(), torch.get_rng_state()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    chain = module_chain(model)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    x = torch.rand(3, 1, 8, 8)
+    assert torch.allclose(nn.Sequential(*(module for _, module in chain)).eval()(x), model.eval()(x))
+    assert [name for name, module in chain if isinstance(module, nn.Conv2d | nn.Linear)] == ["body.0", "head"]
+
+
+@pytest.mark.parametrize("network", [Functional, Deciding])
+def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(network: type[nn.Module]) -> None:
     rng = torch.Generator().manual_seed(3)
     clients = [Examples(torch.rand(3, 12, generator=rng), torch.tensor([0, 1, 3])) for _ in range(2)]
     training = LocalTraining(algorithm="fedsgd", batch_size=3)
     protocol = {"classes": 4, "head_weight": "head.weight", "head_bias": "head.bias", "algorithm": "fedsgd"}
     trace = MemoryTrace({**protocol, "batch_size": 3, "local_lr": 0.05, "local_epochs": 1, "optimizer": "sgd"})
     torch.manual_seed(0)
-    Horizontal(Functional(), clients, Settings(rounds=1, training=training), 1, 4, trace).run()
-    known = {"architecture": Functional, "unlabelled_aux": torch.rand(8, 12), "aux_data": clients[0]}
+    Horizontal(network(), clients, Settings(rounds=1, training=training), 1, 4, trace).run()
+    known = {"architecture": network, "unlabelled_aux": torch.rand(8, 12), "aux_data": clients[0]}
     outcome = run_attack(
         make("attacks", "inputs"),
         trace,

@@ -3,7 +3,8 @@
 A chain of modules is its modules. Of any other network, torch.fx traces what happens to the input; where one tensor
 alone leads from what is done before to what is done after, the graph can be cut. What lies between two cuts is one
 part: a module of the network by its own name, a function as the module that does the same, or a block of several
-(a residual connection, an attention) as one module.
+(a residual connection, an attention) as one module. A network that branches on values is traced along the branch that
+an example takes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from fedspill.errors import NotAChain
+from fedspill.models.branch_tracer import graph_of_branch
 
 F = nn.functional
 _TORCH = Path(torch.__file__).parent
@@ -56,12 +58,7 @@ def _nested(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
 
 
 def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    try:
-        graph = fx.Tracer().trace(model)
-    except Exception as error:  # whatever the user's forward does to a stand-in for its input
-        raise NotAChain(
-            f"{type(model).__name__} cannot be traced: {type(error).__name__} at {_own_line(error)}"
-        ) from None
+    graph = _graph(model)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     if len(inputs) != 1:
         raise NotAChain(f"{type(model).__name__} takes {len(inputs)} inputs, and one is expected")
@@ -72,6 +69,21 @@ def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
     if any(many > 1 and _has_parameters(model, name) for name, many in used.items()):
         raise NotAChain("a layer is used more than once")
     return [_part(model, number, *cut) for number, cut in enumerate(_cuts(graph, inputs[0]))]
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    """Of all inputs where that can be had, else of the branch that an example takes."""
+    try:
+        return fx.Tracer().trace(model)
+    except Exception as error:  # whatever the user's forward does to a stand-in for its input
+        stopped = f"{type(model).__name__} cannot be traced: {type(error).__name__} at {_own_line(error)}"
+    try:
+        graph = graph_of_branch(model)
+    except Exception:  # the first line that stopped it says more
+        graph = None
+    if graph is None:
+        raise NotAChain(stopped)
+    return graph
 
 
 def _own_line(error: BaseException) -> str:
