@@ -19,7 +19,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from site_kit import Sites, context, model_sent, small_change, update_sent
 
 from fedspill.errors import FedspillError
-from fedspill.nvflare import DefendUpdate, GuardModel
+from fedspill.nvflare import CompareModels, DefendUpdate, GuardModel
 
 CLIP = [{"name": "clip-noise", "clip": 0.001, "per": "update", "sigma": 0.0}]
 
@@ -141,3 +141,19 @@ def test_a_planted_model_is_repaired_with_the_last_one_that_was_accepted(sites: 
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(ContentBlockedException, match="cannot be read"):
         GuardModel([{"name": "guard"}]).process(Shareable(), ctx())
+
+
+def test_clients_that_were_handed_different_models_find_out(sites: Sites, tmp_path: Path) -> None:
+    filters = {site: CompareModels(str(tmp_path / "digests")) for site in sites.names}
+
+    def arrives(site: str, number: int, shift: float = 0.0) -> None:
+        sent = model_sent({name: tensor + shift for name, tensor in sites.state.items()}, number)
+        assert filters[site].process(sent, context(site, "server", "t", "train")) is sent
+
+    for site in sites.names:
+        arrives(site, 0)
+    arrives("site-1", 1, shift=0.5)  # the first to ask has nobody to compare with yet
+    with pytest.raises(ContentBlockedException, match="1 of 1 other clients were handed another model"):
+        arrives("site-2", 1)
+    with pytest.raises(ContentBlockedException, match="of round 1"):  # and finds out when it is asked again
+        arrives("site-1", 2)

@@ -12,8 +12,9 @@ try:
 except ImportError as error:
     raise ImportError("fedspill.nvflare needs NVFlare. Install it with: pip install 'fedspill[nvflare]'") from error
 
+from fedspill.nvflare.compare_models import CompareModels
 from fedspill.nvflare.defend_update import DefendUpdate
 from fedspill.nvflare.guard_model import GuardModel
 from fedspill.nvflare.record_rounds import RecordRounds
 
-__all__ = ["DefendUpdate", "GuardModel", "RecordRounds"]
+__all__ = ["CompareModels", "DefendUpdate", "GuardModel", "RecordRounds"]
