@@ -1,4 +1,4 @@
-"""Generated networks times all passive attacks: every outcome must be a score, a reading or a sentence.
+"""Generated networks times all attacks: every outcome must be a score, a reading or a sentence.
 
     python benchmarks/fuzz_architectures.py [networks] [seconds an attack] [first seed]
 
@@ -20,8 +20,12 @@ from torch import Tensor, nn
 
 from fedspill.attack import ActiveAttack, Attack
 from fedspill.attack_run import run_attack
+from fedspill.audit.planted_run import run_planted
 from fedspill.dataset import Examples
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.errors import FedspillError, NoHead
+from fedspill.failing_line import failed_with
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.membership.passive.asked_records import AskedRecords
 from fedspill.models.heads import last_linear
@@ -183,6 +187,61 @@ def tried(
     return found, crashes
 
 
+def planted(seed: int, limit: float) -> tuple[Counter[str], list[str]]:
+    """How all attacks that plant end in a federation of the seed's network, and the crashes among them in words."""
+    kind = random.Random(seed).choice(KINDS)
+    plan = check_plan(
+        {
+            "data": {"name": "custom", "factory": f"fuzz_architectures:data_{kind}_0"},
+            "model": {"name": "custom", "factory": f"fuzz_architectures:network_{kind}_{seed}"},
+            "partition": "iid",
+            "federation": {"clients": 3, "rounds": 1},
+            "training": {"lr": 0.05, "batch_size": 8},
+            "adversary_data": {"per_class": 3, "shadow": 24},
+            "targets": {"members": 3, "others": 3},
+        },
+        "a generated plan",
+    )
+    found: Counter[str] = Counter()
+    crashes: list[str] = []
+    try:
+        deployment = Deployment.of(plan)
+    except FedspillError:
+        return Counter({"refused": 1}), []
+    for entry in entries("attacks"):
+        attack = shortened(entry.name)
+        for adversary in ("malicious-server", "malicious-server-updates"):
+            threat = ADVERSARIES[adversary]
+            if not isinstance(attack, ActiveAttack) or threat.missing(attack.needs):
+                continue
+            try:
+                trace, known = run_planted(attack, threat, deployment)
+                truth = trace.truth().beside(deployment.shares.clients)
+                outcome = run_attack(attack, trace, threat, knowledge=known, seed=1, truth=truth, limit=limit)
+                found[outcome.status] += 1
+            except Exception as error:
+                known_end = isinstance(error, FedspillError) and "failed with" not in str(error)
+                found["sentence" if known_end else "crashed"] += 1
+                if not known_end:
+                    crashes.append(f"{seed} {kind} planted {entry.name} by {adversary}: {failed_with(error)} {error}")
+    return found, crashes
+
+
+def __getattr__(name: str) -> Callable[[], object]:
+    """`network_<kind>_<seed>` and `data_<kind>_<seed>`: factories by name, as a plan names its own."""
+    what, _, rest = name.partition("_")
+    kind, _, seed = rest.partition("_")
+    if what not in ("network", "data") or kind not in KINDS:
+        raise AttributeError(name)
+    return partial(built, kind, int(seed)) if what == "network" else partial(data_of, kind, int(seed))
+
+
+def data_of(kind: str, seed: int) -> tuple[Tensor, ...]:
+    x = inputs_of(kind, 140, seed)
+    y = torch.arange(140) % CLASSES
+    return x[:110], y[:110], x[110:], y[110:]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     networks = int(sys.argv[1]) if len(sys.argv) > 1 else 200
@@ -190,8 +249,9 @@ if __name__ == "__main__":
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     total: Counter[str] = Counter()
     for seed in range(first, first + networks):
-        found, crashes = tried(seed, limit)
-        total += found
+        (found, crashes), (more, others) = tried(seed, limit), planted(seed, limit)
+        total += found + more
+        crashes += others
         if crashes:
             print(*crashes, sep="\n", flush=True)
         if seed % 10 == 9:

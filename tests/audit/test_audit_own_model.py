@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 
-def data(classes=4):
+def data():
     rng = torch.Generator().manual_seed(3)
-    y = torch.randint(classes, (600,), generator=rng)
-    x = torch.randn(classes, 7, generator=rng)[y] + torch.randn(600, 7, generator=rng)
+    y = torch.multinomial(torch.tensor([8.0, 4.0, 2.0, 1.0]), 600, replacement=True, generator=rng)
+    x = torch.randn(4, 7, generator=rng)[y] + torch.randn(600, 7, generator=rng)
     return x[:500], y[:500], x[500:], y[500:]
 
 
@@ -69,6 +69,17 @@ def test_an_audit_of_an_own_model_says_what_its_attacks_find_there(own_code: Pat
     assert control["own_model"]["found"]
     assert control["own_model"]["score"]["n"] > 0
     assert not [note for finding in result["findings"] for note in finding["notes"] if "own model" in note]
+
+
+def test_an_audit_whose_defenses_concern_none_of_what_leaks_is_complete(own_code: Path) -> None:
+    # Secure aggregation hides nothing from another client, so it is not tried, and nothing is missing without it.
+    candidates = [{"name": "secure-aggregation", "strengths": [{}]}]
+    parts = {"attacks": ["whole-determination"], "adversaries": ["curious-client"], "partition": "iid"}
+    plan = own_plan(**parts, adversary_data={"per_class": 5}, candidates=candidates, try_from="low", repeats=3)
+    result = audit(plan, own_code / "out")
+    assert result["verdict"]["worst"] in ("low", "medium", "high", "critical")
+    assert result["verdict"]["complete"]
+    assert not [limit for limit in result["cannot_tell"] if "not run yet" in limit]
 
 
 def test_a_model_of_ours_is_not_checked_twice() -> None:

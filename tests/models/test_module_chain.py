@@ -60,6 +60,11 @@ class Deciding(Functional):
         return super().forward(x)
 
 
+class AskingLength(Functional):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(len(x), -1))
+
+
 class DecidingImages(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +86,7 @@ class Counting(nn.Module):
         return cast(Tensor, self.head(x * int(x.sum())))  # a line that no tracing gets through
 
 
-@pytest.mark.parametrize("network", [Functional, Residual, Deciding])
+@pytest.mark.parametrize("network", [Functional, Residual, Deciding, AskingLength])
 def test_the_parts_in_a_row_do_what_the_network_does(network: type[nn.Module]) -> None:
     model = network()
     x = torch.randn(5, 12)
@@ -92,6 +97,12 @@ def test_what_cannot_be_cut_is_one_part() -> None:
     parts = [(name, type(module).__name__) for name, module in module_chain(Residual())]
     assert [kind for _, kind in parts] == ["Flatten", "Linear", "LayerNorm", "Tanh", "GraphModule", "Linear"]
     assert [name for name, kind in parts if kind == "Linear"] == ["stem", "head"]
+
+
+def test_what_the_users_code_calls_len_is_len_again_afterwards() -> None:
+    chain = [module for name, module in module_chain(AskingLength()) if not isinstance(module, nn.Flatten)]
+    assert [type(module).__name__ for module in chain] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+    assert "len" not in globals()
 
 
 def test_a_layer_that_is_used_twice_makes_no_chain() -> None:
@@ -135,9 +146,10 @@ def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(netw
         truth=trace.truth().beside(clients),
     )
     assert outcome.reading is not None
-    assert outcome.reading.summary.startswith("3 inputs")
-    assert outcome.reading.expects == 1.0  # every one with a certificate
-    assert outcome.scores["inputs-recovered"].value == 1.0
+    assert outcome.reading.summary == "4 inputs out of 2 messages, 4 of them with a certificate"
+    assert outcome.reading.expects == 1.0
+    # Of one batch all, of the other the one sample that a rectified unit has for itself.
+    assert outcome.measured["inputs-recovered"].values == pytest.approx([1 / 3, 1])
 
 
 def test_a_neuron_can_be_planted_in_a_network_with_a_forward_of_its_own() -> None:

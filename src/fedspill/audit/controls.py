@@ -40,6 +40,7 @@ from fedspill.threat import ALTER_TRAINING
 from fedspill.trace import MemoryTrace, Origin, Trace, Truth
 
 SEED = 1
+NOT_FOUND = "did not find what surely leaks"
 
 
 def run_control(pair: Pair, process: AttackProcess, own: OwnModel | None = None) -> ControlOutcome:
@@ -74,8 +75,9 @@ def _on_own_model(pair: Pair, process: AttackProcess, brought: Mapping[str, Any]
     replaced = {"data": own.plan.data.model_dump(), "model": own.plan.model.model_dump()}
     try:
         plan = check_plan({"seed": SEED, **brought, **replaced}, f"the control of {pair.attack} on your own model")
-        positive, _ = _run(pair, process, Deployment.of(plan, own.data_dir))
-        return positive
+        part, _ = _run(pair, process, Deployment.of(plan, own.data_dir))
+        # What surely leaks out of the control's own model and data need not leak out of these.
+        return part.model_copy(update={"why": "found nothing there"}) if part.why == NOT_FOUND else part
     except AttackCrashed as error:
         return ControlPart(passed=False, found=None, score=None, why=f"is not supported there: {error}")
     except FedspillError as error:
@@ -116,7 +118,7 @@ def _found(leak: Leak[Any], guess: Guess, truth: Truth, *, must: bool) -> Contro
     elif found:
         why = "found what leaks" if must else "found something where nothing can be found"
     else:
-        why = "did not find what surely leaks" if must else "found nothing, as it must be"
+        why = NOT_FOUND if must else "found nothing, as it must be"
     passed = score.status == "ok" and found == must
     return ControlPart(passed=passed, found=found, score=ScoreFigures.of(metric, score), why=why)
 

@@ -115,9 +115,12 @@ def _read(finding: Finding, outcome: Outcome, control: ControlOutcome | None) ->
 def _on_own_model(control: ControlOutcome | None) -> list[str]:
     """What a reader must know of an attack that found nothing where it should have, on the user's own model."""
     part = control.own_model if control is not None else None
-    if part is None or part.passed or (part.found is None and "not supported" not in part.why):
+    if part is None or part.passed or part.why.startswith(("not scored", "could not run")):
         return []
-    return [f"Its self-check on your own model: it {part.why}. A low score here may be the attack's, not the model's."]
+    return [
+        f"In a small federation of your own model and data, made as for its self-check, it {part.why}: "
+        "a low score can mean that nothing leaks, or that it does not work on this model."
+    ]
 
 
 def _failure(control: ControlOutcome | None) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def kind_of(module: nn.Module) -> str:
+    """What a part is, for people: its class, or that it is several layers which cannot be told apart."""
+    return "a block of several layers" if isinstance(module, fx.GraphModule) else type(module).__name__
+
+
 def _nested(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
     """The leaves of nested nn.Sequential."""
     found: list[tuple[str, nn.Module]] = []
@@ -74,16 +80,37 @@ def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def _graph(model: nn.Module) -> fx.Graph:
     """Of all inputs where that can be had, else of the branch that an example takes."""
     try:
-        return fx.Tracer().trace(model)
+        with _length_can_be_asked(model):
+            return fx.Tracer().trace(model)
     except Exception as error:  # whatever the user's forward does to a stand-in for its input
         stopped = f"{type(model).__name__} cannot be traced: {type(error).__name__} at {_own_line(error)}"
     try:
-        graph = graph_of_branch(model)
+        with _length_can_be_asked(model):
+            graph = graph_of_branch(model)
     except Exception:  # the first line that stopped it says more
         graph = None
     if graph is None:
         raise NotAChain(stopped)
     return graph
+
+
+@contextmanager
+def _length_can_be_asked(model: nn.Module) -> Iterator[None]:
+    """Lets `len(x)` in the user's own code be traced as x.size(0); Python itself takes nothing but a number for it."""
+    modules = {type(module).forward for module in model.modules()}
+    spaces = [space for forward in modules if "len" not in (space := getattr(forward, "__globals__", {"len": len}))]
+    own = {id(space): space for space in spaces if not str(space.get("__name__")).startswith("torch.")}.values()
+    for space in own:
+        space["len"] = _length
+    try:
+        yield
+    finally:
+        for space in own:
+            del space["len"]
+
+
+def _length(x: Any) -> Any:
+    return x.size(0) if isinstance(x, fx.Proxy) else len(x)
 
 
 def _own_line(error: BaseException) -> str:
