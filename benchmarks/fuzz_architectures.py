@@ -75,7 +75,7 @@ class Network(nn.Module):
         self.attends, self.recurs = draw.random() < 0.3, draw.random() < 0.2
         self.decides, self.dropout = draw.random() < 0.1, draw.choice((0.0, 0.0, 0.2))
         self.frozen = draw.random() < 0.3
-        self.single_head = draw.random() < 0.1
+        self.rectifies = draw.random() < 0.5
         self._build(kind)
 
     def _build(self, kind: str) -> None:
@@ -91,6 +91,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = getattr(self, self.kind)(x)
+        h = torch.relu(h) if self.rectifies else h
         if self.kind == "tokens":
             if self.attends:
                 h = h + self.attention(h, h, h, need_weights=False)[0]

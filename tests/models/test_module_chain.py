@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedspill.attack_run import run_attack
+from fedspill.attack_run import Outcome, run_attack
 from fedspill.dataset import Examples
 from fedspill.errors import NotAChain
 from fedspill.federation.horizontal import Horizontal, Settings
@@ -127,8 +127,8 @@ def test_tracing_a_branch_leaves_the_network_and_the_random_state_as_they_were()
     assert [name for name, module in chain if isinstance(module, nn.Conv2d | nn.Linear)] == ["body.0", "head"]
 
 
-@pytest.mark.parametrize("network", [Functional, Deciding])
-def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(network: type[nn.Module]) -> None:
+def read_inputs(network: type[nn.Module]) -> Outcome:
+    """What the exact attack reads out of two batches of three."""
     rng = torch.Generator().manual_seed(3)
     clients = [Examples(torch.rand(3, 12, generator=rng), torch.tensor([0, 1, 3])) for _ in range(2)]
     training = LocalTraining(algorithm="fedsgd", batch_size=3)
@@ -137,7 +137,7 @@ def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(netw
     torch.manual_seed(0)
     Horizontal(network(), clients, Settings(rounds=1, training=training), 1, 4, trace).run()
     known = {"architecture": network, "unlabelled_aux": torch.rand(8, 12), "aux_data": clients[0]}
-    outcome = run_attack(
+    return run_attack(
         make("attacks", "inputs"),
         trace,
         adversary("curious-server"),
@@ -145,6 +145,11 @@ def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(netw
         seed=1,
         truth=trace.truth().beside(clients),
     )
+
+
+@pytest.mark.parametrize("network", [Functional, Deciding])
+def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(network: type[nn.Module]) -> None:
+    outcome = read_inputs(network)
     assert outcome.reading is not None
     assert outcome.reading.summary == "4 inputs out of 2 messages, 4 of them with a certificate"
     assert outcome.reading.expects == 1.0
@@ -154,3 +159,17 @@ def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(netw
 
 def test_a_neuron_can_be_planted_in_a_network_with_a_forward_of_its_own() -> None:
     assert read_dense_network(Functional()).layers == ("one", "two", "head")
+
+
+class Frozen(Functional):
+    """Its first layer is not trained, so nothing is sent of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one.requires_grad_(False)
+
+
+def test_a_frozen_first_layer_is_a_sentence() -> None:
+    outcome = read_inputs(Frozen)
+    assert outcome.status == "skipped"
+    assert "the message holds nothing of one.weight: it is frozen, or was held back" in outcome.why

@@ -47,12 +47,21 @@ def recover_exactly(
             f"exact recovery of {_plural(attacked)} does not apply: {refusal.problem}", tried=False
         )
     try:
+        _refuse_unsent(attacked, pair)
         _refuse_too_many(attacked, pair)
     except CannotRecover as refusal:
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if attacked.steps == 1:
         return _batch(attacked, pair, shape, effort, rng)
     return _steps(attacked, pair, shape, classes, effort, rng)
+
+
+def _refuse_unsent(attacked: AttackedMessage, pair: LayerPair) -> None:
+    """Raises CannotRecover where a layer that is read is frozen, or its gradient was held back."""
+    read = (pair.first.weight_name, pair.first.bias_name, pair.second.weight_name)
+    for name in read:
+        if name is not None and name not in attacked.gradients:
+            raise CannotRecover(f"the message holds nothing of {name}: it is frozen, or was held back")
 
 
 def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
