@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: setup audit test test-all lint format clean
+.PHONY: setup audit test test-all test-nvflare lint format clean
 .DEFAULT_GOAL := audit
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -28,6 +28,11 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+
+# NVFlare brings many packages, so it is installed here alone; its tests skip where it is not.
+test-nvflare: setup
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[nvflare]'
+	$(BIN)/python -m pytest -m '' tests/nvflare
 
 lint: setup
 	$(BIN)/ruff check src tests papers benchmarks

@@ -1,4 +1,4 @@
-"""Generated networks times all passive attacks: every outcome must be a score, a reading or a sentence.
+"""Generated networks times all attacks: every outcome must be a score, a reading or a sentence.
 
     python benchmarks/fuzz_architectures.py [networks] [seconds an attack] [first seed]
 
@@ -11,20 +11,25 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+import torch._dynamo  # optimizers import it at their first use, which a time limit must not cut in two
 from torch import Tensor, nn
 
-from fedspill.attack import ActiveAttack
+from fedspill.attack import ActiveAttack, Attack
 from fedspill.attack_run import run_attack
+from fedspill.audit.planted_run import run_planted
 from fedspill.dataset import Examples
+from fedspill.deployment.deployment import Deployment
+from fedspill.deployment.plan import check_plan
 from fedspill.errors import FedspillError, NoHead
+from fedspill.failing_line import failed_with
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.membership.passive.asked_records import AskedRecords
 from fedspill.models.heads import last_linear
-from fedspill.registry import entries, make
+from fedspill.registry import entries, make, options_of
 from fedspill.threat import ADVERSARIES
 from fedspill.trace import MemoryTrace
 from fedspill.training import LocalTraining
@@ -32,6 +37,10 @@ from fedspill.training import LocalTraining
 CLASSES = 4
 ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.ELU, nn.SiLU, nn.Identity)
 KINDS = ("table", "image", "tokens")
+FEW = {
+    "steps": 5, "iterations": 5, "epochs": 5, "moves": 20, "starts": 2, "peels": 2, "rehearsals": 6, "origins": 2,
+    "passes": 1, "tries": 1, "unsort": 5,
+}  # fmt: skip
 
 
 class Network(nn.Module):
@@ -66,7 +75,7 @@ class Network(nn.Module):
         self.attends, self.recurs = draw.random() < 0.3, draw.random() < 0.2
         self.decides, self.dropout = draw.random() < 0.1, draw.choice((0.0, 0.0, 0.2))
         self.frozen = draw.random() < 0.3
-        self.single_head = draw.random() < 0.1
+        self.rectifies = draw.random() < 0.5
         self._build(kind)
 
     def _build(self, kind: str) -> None:
@@ -82,6 +91,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = getattr(self, self.kind)(x)
+        h = torch.relu(h) if self.rectifies else h
         if self.kind == "tokens":
             if self.attends:
                 h = h + self.attention(h, h, h, need_weights=False)[0]
@@ -109,8 +119,20 @@ def built(kind: str, seed: int) -> nn.Module:
         return Network(kind, seed)
 
 
-def tried(seed: int, limit: float) -> Counter[str]:
-    """All attacks by the server on one federation of one network."""
+def shortened(name: str) -> Attack:
+    """The attack with few steps: whether it crashes shows in the first ones."""
+    own = options_of(make("attacks", name))
+    few: dict[str, object] = {option: min(most, int(own[option])) for option, most in FEW.items() if option in own}
+    if own.get("labels_from") == "labels":
+        few["labels_from"] = "llg"  # the labels of the default attack cost more than the rest together
+    attack: Attack = make("attacks", name, few)
+    return attack
+
+
+def tried(
+    seed: int, limit: float, rounds: int = 2, adversaries: Sequence[str] = ("curious-server", "curious-client")
+) -> tuple[Counter[str], list[str]]:
+    """How all passive attacks on one federation of one network end, and the crashes among them in words."""
     draw = random.Random(seed)
     kind, algorithm = draw.choice(KINDS), draw.choice(("fedavg", "fedsgd"))
     samples = draw.choice((2, 3, 8, 24))
@@ -138,18 +160,19 @@ def tried(seed: int, limit: float) -> Counter[str]:
         }
     )
     found: Counter[str] = Counter()
+    crashes = []
     try:
-        Horizontal(model, clients, Settings(rounds=2, training=training), seed, CLASSES, trace).run()
+        Horizontal(model, clients, Settings(rounds=rounds, training=training), seed, CLASSES, trace).run()
     except FedspillError:
-        return Counter({"refused": 1})  # batch norm on a step of one sample, in a sentence
+        return Counter({"refused": 1}), []  # batch norm on a step of one sample, in a sentence
     aux = Examples(inputs_of(kind, 12, 99), torch.arange(12) % CLASSES)
     known = {
         "architecture": architecture, "aux_data": aux, "unlabelled_aux": aux.x, "shadow_data": aux,
         "labels_per_client": (1, 2), "asked_records": AskedRecords(aux.x, aux.y),
     }  # fmt: skip
     for entry in entries("attacks"):
-        attack = make("attacks", entry.name)
-        for adversary in ("curious-server", "curious-client"):
+        attack = shortened(entry.name)
+        for adversary in adversaries:
             threat = ADVERSARIES[adversary]
             if isinstance(attack, ActiveAttack) or threat.missing(attack.needs):
                 continue
@@ -161,8 +184,63 @@ def tried(seed: int, limit: float) -> Counter[str]:
                 crashed = error.__cause__ is not None and "failed with" in str(error)
                 found["crashed" if crashed else "sentence"] += 1
                 if crashed:
-                    print(seed, kind, algorithm, error, flush=True)
-    return found
+                    crashes.append(f"{seed} {kind} {algorithm} {error}")
+    return found, crashes
+
+
+def planted(seed: int, limit: float) -> tuple[Counter[str], list[str]]:
+    """How all attacks that plant end in a federation of the seed's network, and the crashes among them in words."""
+    kind = random.Random(seed).choice(KINDS)
+    plan = check_plan(
+        {
+            "data": {"name": "custom", "factory": f"fuzz_architectures:data_{kind}_0"},
+            "model": {"name": "custom", "factory": f"fuzz_architectures:network_{kind}_{seed}"},
+            "partition": "iid",
+            "federation": {"clients": 3, "rounds": 1},
+            "training": {"lr": 0.05, "batch_size": 8},
+            "adversary_data": {"per_class": 3, "shadow": 24},
+            "targets": {"members": 3, "others": 3},
+        },
+        "a generated plan",
+    )
+    found: Counter[str] = Counter()
+    crashes: list[str] = []
+    try:
+        deployment = Deployment.of(plan)
+    except FedspillError:
+        return Counter({"refused": 1}), []
+    for entry in entries("attacks"):
+        attack = shortened(entry.name)
+        for adversary in ("malicious-server", "malicious-server-updates"):
+            threat = ADVERSARIES[adversary]
+            if not isinstance(attack, ActiveAttack) or threat.missing(attack.needs):
+                continue
+            try:
+                trace, known = run_planted(attack, threat, deployment)
+                truth = trace.truth().beside(deployment.shares.clients)
+                outcome = run_attack(attack, trace, threat, knowledge=known, seed=1, truth=truth, limit=limit)
+                found[outcome.status] += 1
+            except Exception as error:
+                known_end = isinstance(error, FedspillError) and "failed with" not in str(error)
+                found["sentence" if known_end else "crashed"] += 1
+                if not known_end:
+                    crashes.append(f"{seed} {kind} planted {entry.name} by {adversary}: {failed_with(error)} {error}")
+    return found, crashes
+
+
+def __getattr__(name: str) -> Callable[[], object]:
+    """`network_<kind>_<seed>` and `data_<kind>_<seed>`: factories by name, as a plan names its own."""
+    what, _, rest = name.partition("_")
+    kind, _, seed = rest.partition("_")
+    if what not in ("network", "data") or kind not in KINDS:
+        raise AttributeError(name)
+    return partial(built, kind, int(seed)) if what == "network" else partial(data_of, kind, int(seed))
+
+
+def data_of(kind: str, seed: int) -> tuple[Tensor, ...]:
+    x = inputs_of(kind, 140, seed)
+    y = torch.arange(140) % CLASSES
+    return x[:110], y[:110], x[110:], y[110:]
 
 
 if __name__ == "__main__":
@@ -172,7 +250,11 @@ if __name__ == "__main__":
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     total: Counter[str] = Counter()
     for seed in range(first, first + networks):
-        total += tried(seed, limit)
+        (found, crashes), (more, others) = tried(seed, limit), planted(seed, limit)
+        total += found + more
+        crashes += others
+        if crashes:
+            print(*crashes, sep="\n", flush=True)
         if seed % 10 == 9:
             print(seed + 1, dict(total), flush=True)
     print(networks, "networks:", dict(total))

@@ -67,3 +67,15 @@ def test_doctor_says_what_one_more_fact_would_add(per_class: int, expected: bool
     facts = dict(examine(plan).more)
     assert ("[adversary_data] per_class = 10" in facts) == expected
     assert "[adversary_data] shadow = 500" in facts
+
+
+def test_doctor_gives_one_reason_for_each_attack_that_nobody_runs() -> None:
+    plan = check_plan({"model": {"name": "mlp", "widths": [8]}, "federation": {"clients": 3, "rounds": 1}}, "a plan")
+    found = examine(plan)
+    reasons = {attack: reason for reason, attacks in found.reasons for attack in attacks}
+    assert sum(len(attacks) for _, attacks in found.reasons) == len(reasons)
+    assert all(reasons.values())
+    running = {attack for _, attacks, _ in found.runs for attack in attacks.split(", ")}
+    assert not running & reasons.keys()
+    assert reasons["dager"] == "the inputs are no tokens"
+    assert "set aside" in reasons["aai"]

@@ -17,8 +17,8 @@ from inprocess import InProcess, run
 from little import Little, all_nodes, node, same
 from safetensors.torch import load_file
 
+from fedspill.adapters.background_writer import RecordingLimits
 from fedspill.flower import record
-from fedspill.flower.background_writer import RecordingLimits
 from fedspill.trace import Keep, MemoryTrace, Origin
 from fedspill.trace_folder import FolderTrace
 

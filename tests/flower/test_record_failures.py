@@ -23,10 +23,10 @@ from little import Little, all_nodes, node, same
 
 import fedspill.files
 import fedspill.trace_folder
+from fedspill.adapters.background_writer import RecordingLimits
 from fedspill.errors import InputRefused
 from fedspill.flower import record
 from fedspill.flower.arrays import read_array
-from fedspill.flower.background_writer import RecordingLimits
 from fedspill.messages import Message as TraceMessage
 from fedspill.trace import MemoryTrace, Recorder
 from fedspill.trace_folder import FolderTrace

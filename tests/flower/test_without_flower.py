@@ -1,4 +1,4 @@
-"""Everything but fedspill.flower works without Flower."""
+"""Everything but fedspill.flower and fedspill.nvflare works without Flower and NVFlare."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import importlib, pkgutil, sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("flwr", "ray"):
+        if name.partition(".")[0] in ("flwr", "ray", "nvflare"):
             raise ImportError(f"{name} is not here")
 
 sys.meta_path.insert(0, Refuse())
 import fedspill
 found = [module.name for module in pkgutil.walk_packages(fedspill.__path__, "fedspill.")]
-names = [name for name in found if not name.startswith("fedspill.flower")]
+names = [name for name in found if not name.startswith(("fedspill.flower", "fedspill.nvflare"))]
 for name in names:
     if name != "fedspill.__main__":
         importlib.import_module(name)
@@ -26,6 +26,12 @@ try:
     import fedspill.flower
 except ImportError as error:
     assert "pip install 'fedspill[flower]'" in str(error), error
+else:
+    raise AssertionError
+try:
+    import fedspill.nvflare
+except ImportError as error:
+    assert "pip install 'fedspill[nvflare]'" in str(error), error
 else:
     raise AssertionError
 from fedspill.audit.engines import federation_of

@@ -218,3 +218,8 @@ def test_networks_that_are_no_chain_of_dense_layers_are_refused() -> None:
     for model in (network(widths=[8], activation="tanh"), nn.Sequential(nn.Linear(3, 2)), nn.Conv2d(1, 1, 1)):
         with pytest.raises(NotApplicable, match="A neuron can be planted in"):
             read_dense_network(model)
+
+
+def test_rounds_beyond_the_last_target_look_for_none() -> None:
+    targets = Targets(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), first=2)
+    assert [targets.group(number, 2).tolist() for number in (1, 2, 3, 4, 5, 9)] == [[], [0, 1], [2, 3], [4], [], []]

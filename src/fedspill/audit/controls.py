@@ -5,11 +5,17 @@ brings. The negative control is the same federation with the truth of its origin
 beside the truth of another, its classes renamed. An honest attack then does no better than chance; one that reads the
 truth, and a metric that understates chance, are found out. A failed control makes the finding `unscored`: broken never
 looks like safe.
+
+Where the model is the user's own, the positive control runs once more with that model and that data in its place. What
+comes of it decides nothing, since an attack may rightly find nothing on an architecture; but who reads that it found
+nothing in the audit must know whether it can find anything there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -23,8 +29,8 @@ from fedspill.audit.result import ControlPart, ScoreFigures
 from fedspill.audit.sealed_attack import AttackProcess, SealedAttack
 from fedspill.audit.severity import sure_advantage
 from fedspill.deployment.deployment import Deployment
-from fedspill.deployment.plan import check_plan
-from fedspill.errors import FedspillError
+from fedspill.deployment.plan import Plan, check_plan
+from fedspill.errors import AttackCrashed, FedspillError
 from fedspill.guess import Guess
 from fedspill.leak import Leak
 from fedspill.messages import Kind, Message
@@ -34,39 +40,69 @@ from fedspill.threat import ALTER_TRAINING
 from fedspill.trace import MemoryTrace, Origin, Trace, Truth
 
 SEED = 1
+NOT_FOUND = "did not find what surely leaks"
 
 
-def run_control(pair: Pair, process: AttackProcess) -> ControlOutcome:
-    """Both controls: what was expected, what came, and whether the attack passed.
-
-    The attack runs once, in a process of its own: both controls have the same messages, and it sees nothing else.
-    """
+def run_control(pair: Pair, process: AttackProcess, own: OwnModel | None = None) -> ControlOutcome:
+    """Both controls: what was expected, what came, and whether the attack passed."""
     facts, leak = pair.facts, pair.leak
     brought = facts.control or leak.control
     if not brought:
         why = f"neither {pair.attack} nor the leak {leak.name} brings a control plan"
         return ControlOutcome(status="errored", why=why)
     plan = check_plan({"seed": SEED, **brought}, f"the control of {pair.attack}")
-    deployment = Deployment.of(plan)
-    leaking = MemoryTrace(deployment.protocol())
-    attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else pair.threat.me)
     try:
-        if facts.active:
-            leaking, _ = run_with_plants(attack, deployment)
-        else:
-            altered = ALTER_TRAINING in facts.needed().does
-            deployment.federation(leaking, engine="loop", malicious_party=altered).run()
-            attack.begin(leaking, deployment.knowledge())
-        guess = attack.guess(leak.guess, SEED)
+        positive, negative = _run(pair, process, Deployment.of(plan))
     except FedspillError as error:
         if facts.active:
             return ControlOutcome(status="errored", why=str(error))
         failed = ControlPart(passed=False, found=None, score=None, why=f"could not run: {error}")
         return ControlOutcome(status="ok", positive=failed, negative=failed)
+    on_own = _on_own_model(pair, process, brought, own) if own is not None else None
+    return ControlOutcome(status="ok", positive=positive, negative=negative, own_model=on_own)
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """The user's own model, and the data that go through it."""
+
+    plan: Plan
+    data_dir: Path | None
+
+
+def _on_own_model(pair: Pair, process: AttackProcess, brought: Mapping[str, Any], own: OwnModel) -> ControlPart:
+    """The positive control with the user's model and data in it."""
+    replaced = {"data": own.plan.data.model_dump(), "model": own.plan.model.model_dump()}
+    try:
+        plan = check_plan({"seed": SEED, **brought, **replaced}, f"the control of {pair.attack} on your own model")
+        part, _ = _run(pair, process, Deployment.of(plan, own.data_dir))
+        # What surely leaks out of the control's own model and data need not leak out of these.
+        return part.model_copy(update={"why": "found nothing there"}) if part.why == NOT_FOUND else part
+    except AttackCrashed as error:
+        return ControlPart(passed=False, found=None, score=None, why=f"is not supported there: {error}")
+    except FedspillError as error:
+        return ControlPart(passed=False, found=None, score=None, why=f"could not run there: {error.problem}")
+
+
+def _run(pair: Pair, process: AttackProcess, deployment: Deployment) -> tuple[ControlPart, ControlPart]:
+    """The positive and the negative control in one federation.
+
+    The attack runs once, in a process of its own: both controls have the same messages, and it sees nothing else.
+    """
+    facts, leak = pair.facts, pair.leak
+    leaking = MemoryTrace(deployment.protocol())
+    attack = SealedAttack(process, pair.attack, pair.options, pair.threat, None if facts.active else pair.threat.me)
+    if facts.active:
+        leaking, _ = run_with_plants(attack, deployment)
+    else:
+        altered = ALTER_TRAINING in facts.needed().does
+        deployment.federation(leaking, engine="loop", malicious_party=altered).run()
+        attack.begin(leaking, deployment.knowledge())
+    guess = attack.guess(leak.guess, SEED)
     clients = deployment.shares.clients
     positive = _found(leak, guess, leaking.truth().beside(clients), must=True)
     negative = _found(leak, guess, Swapped(leaking).truth().beside(clients), must=False)
-    return ControlOutcome(status="ok", positive=positive, negative=negative)
+    return positive, negative
 
 
 def _found(leak: Leak[Any], guess: Guess, truth: Truth, *, must: bool) -> ControlPart:
@@ -82,7 +118,7 @@ def _found(leak: Leak[Any], guess: Guess, truth: Truth, *, must: bool) -> Contro
     elif found:
         why = "found what leaks" if must else "found something where nothing can be found"
     else:
-        why = "did not find what surely leaks" if must else "found nothing, as it must be"
+        why = NOT_FOUND if must else "found nothing, as it must be"
     passed = score.status == "ok" and found == must
     return ControlPart(passed=passed, found=found, score=ScoreFigures.of(metric, score), why=why)
 

@@ -38,23 +38,43 @@ def examine(plan: Plan, data_dir: Path | None = None) -> Examination:
     deployment = Deployment.of(plan, data_dir)
     pairs = pairs_of(plan)
     runs: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    reasons: dict[str, dict[str, None]] = {}
-    for pair in pairs:
-        if pair.lacks():
-            not_run = lacking(pair)
-            who = f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short
-            reasons.setdefault(who, {})[pair.attack] = None
-        else:
-            attacks, adversaries = runs.setdefault(pair.facts.leak, ({}, {}))
-            attacks[pair.attack] = None
-            adversaries[pair.adversary] = None
+    would_run = [pair for pair in pairs if not pair.lacks() and not _unread(pair, deployment)]
+    for pair in would_run:
+        attacks, adversaries = runs.setdefault(pair.facts.leak, ({}, {}))
+        attacks[pair.attack] = None
+        adversaries[pair.adversary] = None
     return Examination(
         deployment.describe(),
         tuple(_tried(deployment)),
         [[find("leaks", leak).title, ", ".join(a), ", ".join(by)] for leak, (a, by) in sorted(runs.items())],
-        [(reason, list(attacks)) for reason, attacks in reasons.items()],
+        _reasons(pairs, {pair.attack for pair in would_run}, deployment),
         _more(plan, pairs),
     )
+
+
+def _unread(pair: Pair, deployment: Deployment) -> str:
+    """Why the plan's data are none that the attack reads; empty if they are."""
+    wants_tokens = pair.facts.leak == "words"
+    return "the inputs are no tokens" if wants_tokens and not deployment.dataset.train.is_text else ""
+
+
+def _reasons(pairs: list[Pair], running: set[str], deployment: Deployment) -> list[tuple[str, list[str]]]:
+    """Why attacks that no adversary runs are not run: of each, what keeps the adversary that is nearest to it."""
+    nearest: dict[str, tuple[int, str]] = {}
+    for pair in pairs:
+        if pair.attack in running:
+            continue
+        if pair.lacks():
+            not_run = lacking(pair)
+            who = f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short
+            found = (not_run.lacks, who)
+        else:
+            found = (0, _unread(pair, deployment))
+        nearest[pair.attack] = min(nearest.get(pair.attack, found), found)
+    reasons: dict[str, list[str]] = {}
+    for attack, (_, reason) in nearest.items():
+        reasons.setdefault(reason, []).append(attack)
+    return list(reasons.items())
 
 
 def _tried(deployment: Deployment) -> list[str]:

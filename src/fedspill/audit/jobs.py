@@ -237,7 +237,7 @@ class ControlJob(Job):
 
     def run(self, recordings: Recordings) -> ControlOutcome:
         with recordings.attack_process(self.pair.attack) as process:
-            return run_control(self.pair, process)
+            return run_control(self.pair, process, recordings.own_model())
 
     def runs_foreign_code(self) -> bool:
         return super().runs_foreign_code() or _has_foreign_leak(self.pair)

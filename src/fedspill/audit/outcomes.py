@@ -36,6 +36,7 @@ class ControlOutcome(BaseModel):
     why: str = ""
     positive: ControlPart | None = None
     negative: ControlPart | None = None
+    own_model: ControlPart | None = None  # the positive one with the user's own model; decides nothing
 
     def failure(self) -> str:
         """Which control failed and how; empty when both passed."""

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
+from fedspill.audit.controls import OwnModel
 from fedspill.audit.engines import federation_of
 from fedspill.audit.outcomes import RecordOutcome
 from fedspill.audit.planted_run import PlantedRun, Planter, run_with_plants
@@ -57,6 +58,13 @@ class Recordings:
             return True
         model = self._target.plan.model.name
         return model == "custom" or find("models", model).is_plugin
+
+    def own_model(self) -> OwnModel | None:
+        """The user's model with data for it, to run controls on; None where it is one of ours, or is not said."""
+        target = self._target
+        if not self.is_own_model or (target.trace is not None and not target.explicit_plan):
+            return None
+        return OwnModel(target.plan, target.data_dir)
 
     def record(self, setting: DefenseSetting, seed: int) -> RecordOutcome:
         """Trains with the setting's defense in place, records it, tests the model."""

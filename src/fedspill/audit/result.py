@@ -355,6 +355,7 @@ class ControlResult(_Model):
     positive: ControlPart | None
     negative: ControlPart | None
     why: str
+    own_model: ControlPart | None = None  # the positive control on the user's own model, where there is one
 
 
 class AdversarySummary(_Model):

@@ -273,8 +273,7 @@ class StoredAudit:
     def gaps(self) -> list[str]:
         """What the plan asks for and the store does not have: never a clean result until it is there."""
         found = []
-        wanted = self.candidates if self.target.trace is None and self.leaking() else []
-        for setting in wanted:
+        for setting, _ in self._trials if self.target.trace is None else ():
             records = self._records(setting)
             failed = next((record for record in records if record.status != "ok"), None)
             if failed is not None:
@@ -321,6 +320,7 @@ class StoredAudit:
             positive=outcome.positive,
             negative=outcome.negative,
             why=outcome.why,
+            own_model=outcome.own_model,
         )
 
     def _adversaries(self) -> list[AdversarySummary]:

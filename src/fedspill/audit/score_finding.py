@@ -60,6 +60,7 @@ def score_finding(
     headline = leak.headline
     score = scores.pop(headline.name)
     notes = list(dict.fromkeys(note for outcome in scored for note in outcome.notes))
+    notes += _on_own_model(control)
     if others:
         notes.append(f"{len(others)} of {len(outcomes)} repeats gave nothing: {others[0].why}")
     used = sorted({word for outcome in scored for word in outcome.used})
@@ -105,10 +106,21 @@ def _read(finding: Finding, outcome: Outcome, control: ControlOutcome | None) ->
             "why": outcome.why,
             "why_short": "read; nothing is known to hold it against",
             "reading": outcome.reading,
-            "notes": list(outcome.notes),
+            "notes": [*outcome.notes, *_on_own_model(control)],
             "used": sorted(outcome.used),
         }
     )
+
+
+def _on_own_model(control: ControlOutcome | None) -> list[str]:
+    """What a reader must know of an attack that found nothing where it should have, on the user's own model."""
+    part = control.own_model if control is not None else None
+    if part is None or part.passed or part.why.startswith(("not scored", "could not run")):
+        return []
+    return [
+        f"In a small federation of your own model and data, made as for its self-check, it {part.why}: "
+        "a low score can mean that nothing leaks, or that it does not work on this model."
+    ]
 
 
 def _failure(control: ControlOutcome | None) -> str:

@@ -66,7 +66,8 @@ def lacking(pair: Pair) -> WhyNot:
     if unknown:
         return WhyNot("cannot", f"does not know {KNOWN_AS[unknown[0]]}", lacks)
     absent = sorted(needs.knows & (set(pair.without) | (threat.knows - OFFERED)))
-    return WhyNot("not tested", f"the plan sets aside no {_bare(KNOWN_AS[absent[0]])}" if absent else "", 1)
+    short = f"the plan does not set aside {KNOWN_AS[absent[0]]}" if absent else "other adversaries run it"
+    return WhyNot("not tested", short, 1)
 
 
 def skipped(why: str) -> str:
@@ -84,7 +85,3 @@ def _unseen(kinds: frozenset[str]) -> str:
     if "aggregate" not in kinds:
         return "sees no single update"
     return "sees no sums" if kinds == {"aggregate"} else "sees no updates"
-
-
-def _bare(words: str) -> str:
-    return words.removeprefix("the ")

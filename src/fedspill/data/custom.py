@@ -61,7 +61,7 @@ class CustomData(DataSource):
             got = f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise InputRefused(
                 f"{self.factory}: y_{part} must be whole numbers of shape (n,), got {got}.",
-                remedy="Fedspill audits classification; regression and sequence targets are not supported.",
+                remedy="Fedspill audits classification, so no regression; numbers cut into ranges are classes.",
             )
         if inputs.ndim < 2 or inputs.is_complex():
             raise InputRefused(f"{self.factory}: x_{part} must be of shape (n, ...), got {tuple(inputs.shape)}.")

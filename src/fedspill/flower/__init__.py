@@ -12,9 +12,10 @@ try:
 except ImportError as error:
     raise ImportError("fedspill.flower needs Flower. Install it with: pip install 'fedspill[flower]'") from error
 
+from fedspill.adapters.digest_board import FolderBoard
 from fedspill.flower.mods import mod
 from fedspill.flower.record import record
-from fedspill.flower.same_model import FolderBoard, SameModel
+from fedspill.flower.same_model import SameModel
 from fedspill.flower.truth_mod import truth_mod
 
 __all__ = ["FolderBoard", "SameModel", "mod", "record", "truth_mod"]

@@ -11,9 +11,10 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from fedspill.adapters.round_messages import examples_fault
 from fedspill.errors import InputRefused
 from fedspill.flower.arrays import Arrays
-from fedspill.flower.round_messages import NodeReply, examples_fault
+from fedspill.flower.round_messages import NodeReply
 from fedspill.flower.strategy_recording import StrategyRecording
 
 

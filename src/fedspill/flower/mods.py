@@ -15,14 +15,14 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 from torch import Tensor, nn
 
+from fedspill.adapters.client_defenses import compares_models, defended, inspect, refuse_unable
 from fedspill.dataset import Examples
-from fedspill.defense import ClientContext, Defense
-from fedspill.errors import FedspillError, UsageError
+from fedspill.defense import Defense
+from fedspill.errors import FedspillError
 from fedspill.flower.arrays import array_record, single_array_record, tensors_of, update_from
 from fedspill.flower.guard_memory import GuardMemory
 from fedspill.messages import SERVER, Message, client
 from fedspill.seeds import generator
-from fedspill.training import LocalTraining
 
 LOG = logging.getLogger("flwr.fedspill")
 
@@ -46,20 +46,7 @@ def mod(
     arrays_key  the ArrayRecord that holds the model, where messages hold several
     architecture, examples  the model's code and this client's data, for guards that try a model out before training
     """
-    if not defenses:
-        raise UsageError("mod needs at least one defense.", remedy="Defenses: fedspill list defenses.")
-    unchanged = LocalTraining()
-    for defense in defenses:
-        if defense.local(unchanged) is not unchanged:
-            raise UsageError(
-                f"{defense.name} changes how a client trains, which a mod cannot do.",
-                remedy="Use it in your training code, or audit it with a plan.",
-            )
-        if defense.sums_only or type(defense).data is not Defense.data:
-            raise UsageError(
-                f"{defense.name} does not act on messages, so a mod of it would do nothing.",
-                remedy="For secure aggregation use Flower's secaggplus_mod; audit the others with a plan.",
-            )
+    refuse_unable(defenses, "mod", "Flower's secaggplus_mod")
     return DefenseMod(defenses, seed, None if memory is None else Path(memory), arrays_key, architecture, examples)
 
 
@@ -85,42 +72,24 @@ class DefenseMod:
         except FedspillError as error:
             return _refusal(msg, f"the model cannot be read: {error}")
         own_address = client(_client_index(context))
-        model, findings, notes = self._inspect(Message(number, SERVER, own_address, "model", received), memory, context)
-        if model is None:
-            memory.keep_notes(notes)
-            return _refusal(msg, findings)
+        incoming = Message(number, SERVER, own_address, "model", received)
+        own = self.examples(context) if self.examples is not None else None
+        seen = inspect(self.defenses, incoming, memory.previous_model(), memory.notes_of, self.architecture, own)
+        if seen.model is None:
+            memory.keep_notes(seen.notes)
+            return _refusal(msg, seen.findings)
+        model = seen.model
         if model.tensors is not received:
-            LOG.warning("fedspill: %s", findings)
+            LOG.warning("fedspill: %s", seen.findings)
             msg.content[key] = array_record(model.tensors)
         if msg.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(msg, context)
-        memory.keep_notes(notes)
-        memory.remember(number + 1, model if self._compares_models() else None)
+        memory.keep_notes(seen.notes)
+        memory.remember(number + 1, model if compares_models(self.defenses) else None)
         reply = call_next(msg, context)
         if reply.has_error():
             return reply
         return self._defend(msg, reply, received, model.tensors, number, context)
-
-    def _compares_models(self) -> bool:
-        """Whether any defense looks at incoming models; if none does, the model need not be kept for the next round."""
-        return any(type(defense).incoming is not Defense.incoming for defense in self.defenses)
-
-    def _inspect(
-        self, model: Message, memory: GuardMemory, context: Context
-    ) -> tuple[Message | None, str, dict[int, Mapping[str, Tensor]]]:
-        """The model to train on, or None; what was found; and what each defense will remember."""
-        findings, notes, previous = [], {}, memory.previous_model()
-        own = self.examples(context) if self.examples is not None else None
-        for place, defense in enumerate(self.defenses):
-            verdict = defense.incoming(model, previous, ClientContext(memory.notes_of(place), self.architecture, own))
-            if verdict.memory is not None:
-                notes[place] = verdict.memory
-            if verdict.action == "refuse":
-                return None, f"{defense.name} refused the model: {verdict.why}", notes
-            if verdict.action == "repair":
-                findings.append(f"{defense.name} repaired the model: {verdict.why}")
-                model = verdict.model or model
-        return model, "; ".join(findings), notes
 
     def _defend(
         self,
@@ -141,12 +110,10 @@ class DefenseMod:
         if misfits:
             return _refusal(msg, f"the update does not fit the model at {', '.join(misfits[:8])}; it was not sent")
         message = Message(number, client(_client_index(context)), SERVER, "update", update)
-        defended = message
-        for defense in self.defenses:
-            defended = defense.outgoing(defended, self._rng(defense, number, _client_index(context)))
-        if defended is message and start is received:
+        safe = defended(self.defenses, message, lambda defense: self._rng(defense, number, _client_index(context)))
+        if safe is message and start is received:
             return reply
-        leaving = {name: received[name] + change for name, change in defended.tensors.items()}
+        leaving = {name: received[name] + change for name, change in safe.tensors.items()}
         reply.content[key] = array_record({**tensors_of(record), **leaving})
         return reply
 

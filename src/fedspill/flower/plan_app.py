@@ -29,7 +29,7 @@ from fedspill.federation.trainers import training_rng
 from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.flower.arrays import array_record, single_array_record, tensors_of
 from fedspill.flower.mods import DefenseMod
-from fedspill.flower.round_messages import reply_of, update_in_reply
+from fedspill.flower.round_messages import reply_of
 from fedspill.messages import client
 from fedspill.trace import Origin
 from fedspill.training import LocalTraining
@@ -190,7 +190,7 @@ class PlannedStrategy(Strategy):
         settings = self.plan.deployment.settings
         received = [reply_of(reply, None, "num-examples") for reply in replies]
         received.sort(key=lambda reply: self.nodes[reply.node])  # a sum in another order would round otherwise
-        updates = [(reply, update_in_reply(reply, self._start)) for reply in received if not reply.error]
+        updates = [(reply, reply.update_to(self._start)) for reply in received if not reply.error]
         sound = [(reply, update.update) for reply, update in updates if update.is_sound]
         if not sound:
             return None, None

@@ -13,13 +13,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
+from fedspill.adapters.background_writer import RecordingLimits
+from fedspill.adapters.protocol import StatedTraining
+from fedspill.adapters.round_messages import FactsOfRound
 from fedspill.federation.horizontal import Weighting
 from fedspill.flower.arrays import Arrays, tensors_of
-from fedspill.flower.background_writer import LOG, RecordingLimits
 from fedspill.flower.legacy_strategies import RecordedLegacyStrategy
-from fedspill.flower.protocol import StatedTraining
-from fedspill.flower.round_messages import FactsOfRound, NodeReply, models_sent, reply_of, update_in_reply
-from fedspill.flower.strategy_recording import RecordingOptions, StrategyRecording
+from fedspill.flower.round_messages import NodeReply, models_sent, reply_of
+from fedspill.flower.strategy_recording import LOG, RecordingOptions, StrategyRecording
 from fedspill.messages import client
 from fedspill.threat import adversary as named_adversary
 from fedspill.trace import KEEP_ALL, Keep, Recorder
@@ -143,7 +144,7 @@ def without_unsound(
             return False
         if models is None:
             return _is_finite(reply)
-        return reply.node in receivers and update_in_reply(reply, models[receivers[reply.node]]).is_sound
+        return reply.node in receivers and reply.update_to(models[receivers[reply.node]]).is_sound
 
     def is_sound(reply: NodeReply) -> bool:
         try:

@@ -11,10 +11,7 @@ that lies can raise an alarm, and stop a round; it cannot hide one from the othe
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 from flwr.app import ConfigRecord, Context, Error, MessageType
@@ -22,51 +19,13 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
+from fedspill.adapters.digest_board import Board
 from fedspill.defenses.model_checks.digests import digest_of, disagreement
 from fedspill.errors import FedspillError
 from fedspill.flower.arrays import single_array_record, tensors_of
 
 LOG = logging.getLogger("flwr.fedspill")
 _LAST = "fedspill.same-model.last"
-_LENGTH = 64  # of a digest
-
-
-class Board(ABC):
-    """Where clients publish digests and read those of others. Written once for each client and round."""
-
-    @abstractmethod
-    def publish(self, number: int, client: int, digest: str) -> None: ...
-
-    @abstractmethod
-    def others(self, number: int, client: int) -> list[str]:
-        """The digests that other clients published for that round."""
-
-
-@final
-@dataclass(frozen=True)
-class FolderBoard(Board):
-    """A folder that all clients share, a file for each client and round."""
-
-    folder: Path | str
-
-    def publish(self, number: int, client: int, digest: str) -> None:
-        place = self._place(number)
-        place.mkdir(parents=True, exist_ok=True)
-        (place / str(client)).write_text(digest, encoding="ascii")
-
-    def others(self, number: int, client: int) -> list[str]:
-        return [digest for name, digest in self._read(number) if name != str(client)]
-
-    def _place(self, number: int) -> Path:
-        return Path(self.folder) / f"round-{number}"
-
-    def _read(self, number: int) -> Iterator[tuple[str, str]]:
-        place = self._place(number)
-        for file in sorted(place.iterdir()) if place.is_dir() else ():
-            with file.open("rb") as stream:
-                digest = stream.read(_LENGTH + 1)
-            if len(digest) == _LENGTH:  # one that is still being written is read the next time
-                yield file.name, digest.decode("ascii", "replace")
 
 
 @final

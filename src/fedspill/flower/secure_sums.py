@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedspill.adapters.round_messages import FactsOfRound, RoundMessages, in_order_of_asking, nodes_without_reply
 from fedspill.errors import FedspillError
 from fedspill.flower.arrays import tensors_of
-from fedspill.flower.round_messages import FactsOfRound, RoundMessages, ServerRound, same_arrays, update_in_reply
+from fedspill.flower.round_messages import ServerRound, same_arrays
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.trace import Event
 
@@ -21,10 +22,10 @@ def messages_of_summed_round(
     """
     number = round_seen.number
     (model,) = [tensors_of(arrays) for arrays in round_seen.models]
-    replies = round_seen.replies_in_order_of_asking()
+    replies = in_order_of_asking(round_seen.receivers, round_seen.replies)
     messages = [Message(number, SERVER, EVERYONE, "model", model)]
     events = [Event(number, client_name(reply.node), reply.error) for reply in replies if reply.error]
-    events += [Event(number, client_name(node), "not in the sum") for node in round_seen.nodes_without_reply()]
+    events += [Event(number, client_name(node), "not in the sum") for node in nodes_without_reply(round_seen)]
     answered = [reply for reply in replies if not reply.error]
     if not answered:
         return RoundMessages(messages, events, {})
@@ -32,7 +33,7 @@ def messages_of_summed_round(
         raise FedspillError("only one client is in the sum, so the sum is its update")
     if not all(same_arrays(answered[0].arrays, reply.arrays) for reply in answered):
         raise FedspillError("the replies differ, so they are updates of single clients and not their sum")
-    received = update_in_reply(answered[0], model)
+    received = answered[0].update_to(model)
     if not received.is_sound:
         events.append(Event(number, AGGREGATOR, f"passed on: the sum {received.problem}"))
         return RoundMessages(messages, events, {})

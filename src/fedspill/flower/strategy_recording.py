@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedspill.flower.arrays import Arrays
-from fedspill.flower.background_writer import (
-    LOG,
+import flwr
+
+from fedspill.adapters.background_writer import (
     BackgroundWriter,
     GivenRecorder,
     NewTraceFolder,
     RecordingLimits,
     TraceDestination,
 )
-from fedspill.flower.protocol import StatedTraining, protocol_of
-from fedspill.flower.round_messages import FactsOfRound, NodeReply, RoundMessages, ServerRound, messages_of_round
+from fedspill.adapters.protocol import StatedTraining, protocol_of
+from fedspill.adapters.round_messages import FactsOfRound, RoundMessages, messages_of_round
+from fedspill.flower.arrays import Arrays
+from fedspill.flower.round_messages import NodeReply, ServerRound
 from fedspill.flower.secure_sums import messages_of_summed_round
 from fedspill.threat import ThreatModel
 from fedspill.trace import Keep, Recorder
+
+LOG = logging.getLogger("flwr.fedspill")  # below Flower's own logger, so that Flower shows what is logged here
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class StrategyRecording:
                 )
             protocol = partial(self._protocol, len(self._receivers))
             self._writer = BackgroundWriter(
-                self._destination, to_messages, protocol, options.threat, options.keep, options.limits
+                self._destination, to_messages, protocol, options.threat, LOG, options.keep, options.limits
             )
         return self._writer
 
@@ -124,5 +129,7 @@ class StrategyRecording:
             replace(options.training, client_count=client_count),
             options.head,
             options.threat.name,
+            f"flwr {flwr.__version__}",
+            LOG,
             secure_aggregation=options.secure_aggregation,
         )

@@ -3,14 +3,16 @@
 A chain of modules is its modules. Of any other network, torch.fx traces what happens to the input; where one tensor
 alone leads from what is done before to what is done after, the graph can be cut. What lies between two cuts is one
 part: a module of the network by its own name, a function as the module that does the same, or a block of several
-(a residual connection, an attention) as one module.
+(a residual connection, an attention) as one module. A network that branches on values is traced along the branch that
+an example takes.
 """
 
 from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 from torch import fx, nn
 
 from fedspill.errors import NotAChain
+from fedspill.models.branch_tracer import graph_of_branch
 
 F = nn.functional
 _TORCH = Path(torch.__file__).parent
@@ -44,6 +47,11 @@ def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def kind_of(module: nn.Module) -> str:
+    """What a part is, for people: its class, or that it is several layers which cannot be told apart."""
+    return "a block of several layers" if isinstance(module, fx.GraphModule) else type(module).__name__
+
+
 def _nested(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
     """The leaves of nested nn.Sequential."""
     found: list[tuple[str, nn.Module]] = []
@@ -56,12 +64,7 @@ def _nested(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
 
 
 def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    try:
-        graph = fx.Tracer().trace(model)
-    except Exception as error:  # whatever the user's forward does to a stand-in for its input
-        raise NotAChain(
-            f"{type(model).__name__} cannot be traced: {type(error).__name__} at {_own_line(error)}"
-        ) from None
+    graph = _graph(model)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     if len(inputs) != 1:
         raise NotAChain(f"{type(model).__name__} takes {len(inputs)} inputs, and one is expected")
@@ -72,6 +75,42 @@ def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
     if any(many > 1 and _has_parameters(model, name) for name, many in used.items()):
         raise NotAChain("a layer is used more than once")
     return [_part(model, number, *cut) for number, cut in enumerate(_cuts(graph, inputs[0]))]
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    """Of all inputs where that can be had, else of the branch that an example takes."""
+    try:
+        with _length_can_be_asked(model):
+            return fx.Tracer().trace(model)
+    except Exception as error:  # whatever the user's forward does to a stand-in for its input
+        stopped = f"{type(model).__name__} cannot be traced: {type(error).__name__} at {_own_line(error)}"
+    try:
+        with _length_can_be_asked(model):
+            graph = graph_of_branch(model)
+    except Exception:  # the first line that stopped it says more
+        graph = None
+    if graph is None:
+        raise NotAChain(stopped)
+    return graph
+
+
+@contextmanager
+def _length_can_be_asked(model: nn.Module) -> Iterator[None]:
+    """Lets `len(x)` in the user's own code be traced as x.size(0); Python itself takes nothing but a number for it."""
+    modules = {type(module).forward for module in model.modules()}
+    spaces = [space for forward in modules if "len" not in (space := getattr(forward, "__globals__", {"len": len}))]
+    own = {id(space): space for space in spaces if not str(space.get("__name__")).startswith("torch.")}.values()
+    for space in own:
+        space["len"] = _length
+    try:
+        yield
+    finally:
+        for space in own:
+            del space["len"]
+
+
+def _length(x: Any) -> Any:
+    return x.size(0) if isinstance(x, fx.Proxy) else len(x)
 
 
 def _own_line(error: BaseException) -> str:

@@ -10,13 +10,14 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
+from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
 from fedspill.federation.guarded import GuardedTraining
 from fedspill.federation.local import freeze_batch_norm, state_of, train
 from fedspill.messages import SERVER, Kind, Message, client
+from fedspill.observe.row_by_row import row_by_row
 from fedspill.training import LocalTraining, Tensors, is_single
 
 GROUP = 64  # trainings stacked at a time
@@ -217,7 +218,7 @@ def _gradients(
     if rules and rules.clip is not None:
         found = _clipped(net, fixed, stacked, x, y, weights, rules, rules.clip)
     else:
-        forward = vmap(lambda state, x: functional_call(net, {**fixed, **state}, (x,)), randomness="different")
+        forward = row_by_row(lambda state, x: functional_call(net, {**fixed, **state}, (x,)), in_dims=(0, 0))
         losses = _losses(forward(stacked, x).flatten(0, 1), y.flatten(), rules)
         loss = losses @ weights.flatten().to(losses)
         gradients = torch.autograd.grad(loss, list(stacked.values()), allow_unused=True)
@@ -247,9 +248,9 @@ def _clipped(
     def loss(state: Tensors, one: Tensor, label: Tensor) -> Tensor:
         return _losses(functional_call(net, {**fixed, **state}, (one[None],)), label[None], rules).sum()
 
-    of_samples = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    of_samples = row_by_row(grad(loss), in_dims=(None, 0, 0))
     state = {name: tensor.detach() for name, tensor in stacked.items()}
-    each = vmap(of_samples, randomness="different")(state, x, y)
+    each = row_by_row(of_samples, in_dims=(0, 0, 0))(state, x, y)
     norms = sum(part.flatten(2).square().sum(2) for part in each.values()).sqrt()
     scales = weights.to(norms) * (limit / norms.clamp_min(1e-12)).clamp_max(1)
     return {name: torch.einsum("cn,cn...->c...", scales, part) for name, part in each.items()}

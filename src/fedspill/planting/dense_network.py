@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotAChain, NotApplicable
-from fedspill.models.module_chain import module_chain
+from fedspill.models.module_chain import kind_of, module_chain
 
 _WITHOUT_EFFECT = (nn.Flatten, nn.Dropout, nn.Identity)  # on what a planted neuron reads
 
@@ -84,8 +84,8 @@ def read_dense_network(model: nn.Module) -> DenseNetwork:
             activations.add(HiddenActivation(True, float(module.alpha)))
         else:
             raise NotApplicable(
-                f"A neuron can be planted in dense layers with biases and ReLU or ELU; this model has a "
-                f"{type(module).__name__}."
+                f"A neuron can be planted in dense layers with biases and ReLU or ELU; this model has "
+                f"{kind_of(module)}."
             )
     if len(layers) < 2 or len(activations) != 1:
         raise NotApplicable(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedspill.errors import NotApplicable
+from fedspill.errors import NotAChain, NotApplicable
+from fedspill.models.module_chain import kind_of, module_chain
 from fedspill.training import is_single
 
 _SILENT = (nn.Flatten, nn.Dropout, nn.Identity)  # no parameters, and order is all that matters of them
@@ -42,8 +43,7 @@ class PlantedLayer:
 
 def first_layer_of(model: nn.Module) -> PlantedLayer:
     """The first linear layer with a bias, rectified, and the linear layer behind it; other models: NotApplicable."""
-    leaves = [(name, m) for name, m in model.named_modules() if next(m.children(), None) is None]
-    leaves = [(name, m) for name, m in leaves if not isinstance(m, _SILENT)]
+    leaves = [(name, module) for name, module in parts_of(model) if not isinstance(module, _SILENT)]
     places = [place for place, (_, module) in enumerate(leaves) if isinstance(module, nn.Linear)]
     if len(places) < 2:
         raise NotApplicable("Rows are planted in a linear layer that another one follows; this network has none.")
@@ -52,10 +52,18 @@ def first_layer_of(model: nn.Module) -> PlantedLayer:
     if leaves[one][1].bias is None or len(between) != 1 or not isinstance(between[0], nn.ReLU):
         raise NotApplicable(
             "Rows are planted in a first linear layer with a bias, a ReLU and a linear layer behind it; "
-            f"here {', '.join(type(module).__name__ for module in between) or 'nothing'} lies between the two."
+            f"here {', '.join(map(kind_of, between)) or 'nothing'} lies between the two."
         )
     before = tuple(name for name, module in leaves[:one] if list(module.parameters()))
     return PlantedLayer(leaves[one][0], leaves[two][0], before)
+
+
+def parts_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What the network does, in the order it does it, whatever its class; NotApplicable where that cannot be told."""
+    try:
+        return module_chain(model)
+    except NotAChain as error:
+        raise NotApplicable(f"Rows are planted in a network whose layers run one after the other: {error}.") from None
 
 
 @dataclass(frozen=True, eq=False)

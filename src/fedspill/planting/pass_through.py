@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
+from fedspill.models.module_chain import kind_of
+from fedspill.planting.first_layer import parts_of
 from fedspill.planting.input_packing import InputPacking
 from fedspill.training import Tensors
 
@@ -75,13 +77,13 @@ def pass_through_of(model: nn.Module, layer: str, shape: tuple[int, ...]) -> Pas
         raise NotApplicable("Convolutions pass on images; these inputs are none.")
     convolutions: list[str] = []
     cell, height, width, channels = 1, shape[1], shape[2], shape[0]
-    for name, module in model.named_modules():
+    for name, module in parts_of(model):
         if name == layer:
             break
-        if next(module.children(), None) is not None or isinstance(module, _PASSING):
+        if isinstance(module, _PASSING):
             continue
         if not isinstance(module, nn.Conv2d) or module.bias is None or module.groups != 1:
-            raise NotApplicable(f"An image does not get through a {type(module).__name__} as it is.")
+            raise NotApplicable(f"An image does not get through {kind_of(module)} as it is.")
         (down, right), (above, left), kernel = module.stride, _padding(module), module.kernel_size
         fits = down == right and height % down == 0 and width % right == 0
         reaches = above + down <= kernel[0] and left + right <= kernel[1]

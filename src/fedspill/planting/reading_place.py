@@ -32,6 +32,8 @@ class ReadingPlace:
     @staticmethod
     def of(model: nn.Module, known: Tensor) -> ReadingPlace:
         layer, shape = first_layer_of(model), tuple(known.shape[1:])
+        if not all(parameter.requires_grad for parameter in model.get_submodule(layer.name).parameters()):
+            raise NotApplicable("The first linear layer is frozen, so that nothing of it is sent.")
         if layer.before:
             return ReadingPlace(model, layer, known, pass_through_of(model, layer.name, shape))
         features, inputs = model.get_submodule(layer.name).in_features, known[0].numel()

@@ -72,5 +72,5 @@ class ImprintModule(nn.Module):
             self.write.weight.fill_(1 / rows)
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.network(self.write(self.relu(self.read(x.flatten(1)))).reshape(len(x), *self.shape))
+        made: Tensor = self.network(self.write(self.relu(self.read(x.flatten(1)))).reshape(-1, *self.shape))
         return made

@@ -32,8 +32,8 @@ class Targets:
 
     def group(self, number: int, at_once: int) -> Tensor:
         """Indices of the targets that round `number` looks for."""
-        start = (number - self.first) * at_once
-        return torch.arange(max(start, 0), max(0, min(start + at_once, len(self))))
+        start = max((number - self.first) * at_once, 0)
+        return torch.arange(len(self))[start : start + at_once if number >= self.first else 0]
 
     def rounds(self, at_once: int) -> range:
         """The rounds that it takes to look for all of them."""

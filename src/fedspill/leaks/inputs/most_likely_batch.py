@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
@@ -22,6 +22,7 @@ from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredI
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, soft_cross_entropy
 from fedspill.leaks.inputs.search.search import one_hot
 from fedspill.observe.known_defenses import KnownDefenses
+from fedspill.observe.row_by_row import row_by_row
 from fedspill.trace import View
 
 MOST_SAMPLES = 16  # of a batch: more are not sought
@@ -150,12 +151,14 @@ def defended_gradient(
     def one(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
         return soft_cross_entropy(functional_call(model, parameters, (x[None],)), target[None])
 
+    each_gradient = row_by_row(grad(one), in_dims=(None, 0, 0))
+
     def send(x: Tensor, targets: Tensor) -> list[Tensor]:
         if each is None:
             sent = [g[0] for g in whole(x[None], targets[None])]
         else:
             parameters = {name: model.get_parameter(name).detach() for name in names}
-            singles = vmap(grad(one), in_dims=(None, 0, 0))(parameters, x, targets)
+            singles = each_gradient(parameters, x, targets)
             norms = torch.stack([g.flatten(1).square().sum(1) for g in singles.values()]).sum(0).clamp_min(1e-24).sqrt()
             scale = (each / norms).clamp_max(1) / len(x)
             sent = [torch.einsum("n,n...->...", scale, singles[name]) for name in names]

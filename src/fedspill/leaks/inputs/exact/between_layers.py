@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.models.module_chain import kind_of
 
 
 class MapBetweenLayers(ABC):
@@ -108,7 +109,7 @@ def map_between_layers(modules: list[nn.Module]) -> MapBetweenLayers:
             raise CannotRecover("batch normalisation between the first two layers mixes the samples of a step")
         if not isinstance(module, (*_ELEMENTWISE, nn.LayerNorm)):
             raise CannotRecover(
-                f"{type(module).__name__} between the first two layers is not known to treat samples one by one"
+                f"{kind_of(module)} between the first two layers is not known to treat samples one by one"
             )
     chain = nn.Sequential(*active).double().eval()
     for parameter in chain.parameters():

@@ -29,6 +29,8 @@ def peel_honest(attacked: AttackedMessage, known: Tensor) -> RecoveredInputs | N
         return None
     if place.through is not None:  # honest convolutions do not pass images on as they are
         return None
+    if place.layer.weight not in attacked.gradients or place.layer.bias not in attacked.gradients:  # held back
+        return None
     network = PlantedNetwork(attacked.model, place.layer)
     weight, bias = attacked.gradients[place.layer.weight], attacked.gradients[place.layer.bias]
     found = peel(network, place.packing(), weight, bias, attacked.samples)

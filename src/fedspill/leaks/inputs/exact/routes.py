@@ -50,6 +50,7 @@ def recover_exactly(
     except CannotRecover as refusal:
         return _without_pair(attacked, refusal, shape, classes, effort, rng)
     try:
+        _refuse_unsent(attacked, pair.first.weight_name, pair.first.bias_name, pair.second.weight_name)
         _refuse_too_many(attacked, pair)
     except CannotRecover as refusal:
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
@@ -97,9 +98,17 @@ def _one_layer(
     attacked: AttackedMessage, layer: LinearLayer, shape: tuple[int, ...] | None, rng: torch.Generator
 ) -> RecoveredInputs:
     """All samples of one step of a network that is one layer with softmax."""
+    _refuse_unsent(attacked, layer.weight_name, layer.bias_name)
     bias = None if layer.bias_name is None else attacked.gradients[layer.bias_name].double()
     found = recover_softmax_batch(layer, attacked.gradients[layer.weight_name].double(), bias, attacked.samples, rng)
     return replace(_answer(found.x, found.certified, found.labels, shape), route="one softmax layer")
+
+
+def _refuse_unsent(attacked: AttackedMessage, *read: str | None) -> None:
+    """Raises CannotRecover where a layer that is read is frozen, or its gradient was held back."""
+    for name in read:
+        if name is not None and name not in attacked.gradients:
+            raise CannotRecover(f"the message holds nothing of {name}: it is frozen, or was held back")
 
 
 def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:

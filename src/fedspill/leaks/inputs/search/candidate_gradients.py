@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from fedspill.leaks.inputs.search.stacked_batch_norm import with_explicit_batch_norm
+from fedspill.observe.row_by_row import row_by_row
 
 # Candidate inputs (R, B, *shape) and targets (R, B, classes) to the gradients they would give, differentiably.
 GradientFunction: TypeAlias = Callable[[Tensor, Tensor], list[Tensor]]
@@ -34,10 +35,10 @@ def gradients_of(model: nn.Module) -> GradientFunction:
     One restart goes through plain autograd, which costs a third less than vmap.
     """
     names, parameters = _trained(model)
-    loss_of = _loss(with_explicit_batch_norm(model))
+    each = row_by_row(grad(_loss(with_explicit_batch_norm(model))), in_dims=(None, 0, 0))
 
     def by_vmap(x: Tensor, targets: Tensor) -> list[Tensor]:
-        found = vmap(grad(loss_of), in_dims=(None, 0, 0))(dict(zip(names, parameters, strict=True)), x, targets)
+        found = each(dict(zip(names, parameters, strict=True)), x, targets)
         return [found[name] for name in names]
 
     def by_autograd(x: Tensor, targets: Tensor) -> list[Tensor]:
@@ -63,8 +64,10 @@ def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float) -> Gradi
             now = {name: now[name] - lr * step[name] for name in names}
         return {name: (start[name] - now[name]) / lr for name in names}
 
+    each = row_by_row(one, in_dims=(None, 0, 0))
+
     def by_vmap(x: Tensor, targets: Tensor) -> list[Tensor]:
-        found = vmap(one, in_dims=(None, 0, 0))(dict(zip(names, parameters, strict=True)), x, targets)
+        found = each(dict(zip(names, parameters, strict=True)), x, targets)
         return [found[name] for name in names]
 
     return by_vmap

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from fedspill.leaks.membership.passive.record_losses import losses
 from fedspill.leaks.membership.passive.sample_layers import records_at_layers
+from fedspill.observe.row_by_row import row_by_row
 
 _AT_ONCE = 64  # records whose gradients are held at once
 
@@ -53,5 +54,5 @@ def _gradients(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, y:
         logits = functional_call(model, {**state, **some}, (record[None],))
         return losses(logits, label[None]).sum()
 
-    each = vmap(grad(loss), in_dims=(None, 0, 0))(dict(parameters), x, y)
+    each = row_by_row(grad(loss), in_dims=(None, 0, 0))(dict(parameters), x, y)
     return torch.cat([each[name].flatten(1) for name in parameters], 1)

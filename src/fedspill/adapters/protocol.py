@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import flwr
 from torch import Tensor
 
+from fedspill.adapters.round_messages import RoundMessages
 from fedspill.errors import FedspillError
 from fedspill.federation.horizontal import Weighting
-from fedspill.flower.background_writer import LOG
-from fedspill.flower.round_messages import RoundMessages
 from fedspill.observe.find_head import find_head
 from fedspill.version import __version__
 
@@ -43,11 +42,13 @@ def protocol_of(
     training: StatedTraining,
     head: str | None,
     adversary: str,
+    engine: str,
+    log: logging.Logger,
     *,
     secure_aggregation: bool = False,
 ) -> Mapping[str, Any]:
     """What is written into trace.json; the last layer is found in the first round that was recorded."""
-    found = find_last_layer(first_round, head)
+    found = find_last_layer(first_round, head, log)
     return {
         "classes": found.classes if found else None,
         "head_weight": found.weight if found else None,
@@ -60,12 +61,12 @@ def protocol_of(
         "local_epochs": training.epochs,
         "optimizer": training.optimizer,
         "client_count": training.client_count,
-        "recorded_by": f"fedspill {__version__} in flwr {flwr.__version__}",
+        "recorded_by": f"fedspill {__version__} in {engine}",
         "recorded_for": adversary,
     }
 
 
-def find_last_layer(first_round: RoundMessages, name: str | None) -> NamedLinearLayer | None:
+def find_last_layer(first_round: RoundMessages, name: str | None, log: logging.Logger) -> NamedLinearLayer | None:
     """The layer of that name; else the one whose update adds up to zero over the classes; else the model's last one."""
     models = [message.tensors for message in first_round.messages if message.kind == "model"]
     if not models:
@@ -75,7 +76,7 @@ def find_last_layer(first_round: RoundMessages, name: str | None) -> NamedLinear
         chosen = [layer for layer in layers if name in (layer.weight, layer.weight.rpartition(".")[0])]
         if not chosen:
             known = ", ".join(layer.weight for layer in layers) or "none"
-            LOG.error("fedspill: there is no linear layer named %r; linear weights: %s", name, known)
+            log.error("fedspill: there is no linear layer named %r; linear weights: %s", name, known)
         return chosen[0] if chosen else None
     shown = [
         _weight_shown_by(message.tensors, layers) for message in first_round.messages if message.kind == "aggregate"

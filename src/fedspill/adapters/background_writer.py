@@ -1,4 +1,4 @@
-"""Writes the rounds of a Flower federation to a trace in a thread of its own, so that training never waits for it.
+"""Writes the rounds of a running federation to a trace in a thread of its own, so that training never waits for it.
 
 A round that cannot be written becomes an event of the trace, never an exception in the training.
 """
@@ -16,15 +16,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, final
 
+from fedspill.adapters.round_messages import RoundMessages, SeenRound
 from fedspill.errors import FedspillError
 from fedspill.files import write_bytes
-from fedspill.flower.round_messages import RoundMessages, ServerRound
 from fedspill.messages import SERVER, Message
 from fedspill.threat import ThreatModel
 from fedspill.trace import KEEP_ALL, Event, Keep, Recorder
 from fedspill.trace_folder import FolderRecorder
-
-LOG = logging.getLogger("flwr.fedspill")  # below Flower's own logger, so that Flower shows what is logged here
 
 _RESERVE_BYTES = 256 << 10  # kept free, so that the last events can still be written when the disk is full
 _CLOSE_TIMEOUT = 120.0  # seconds to wait for the last rounds to be written
@@ -60,7 +58,7 @@ class GivenRecorder(TraceDestination):
 class NewTraceFolder(TraceDestination):
     """A new folder. A name that is taken gets a number, so that a second run never stops for the first one's trace."""
 
-    def __init__(self, path: Path, keep: Keep) -> None:
+    def __init__(self, path: Path, keep: Keep = KEEP_ALL) -> None:
         self._keep = keep
         self.path = _make_folder(path)
         self._reserve = self.path / "reserve"
@@ -129,9 +127,10 @@ class BackgroundWriter:
     def __init__(
         self,
         destination: TraceDestination,
-        to_messages: Callable[[ServerRound], RoundMessages],
+        to_messages: Callable[[Any], RoundMessages],
         protocol: Callable[[RoundMessages], Mapping[str, Any]],
         threat: ThreatModel,
+        log: logging.Logger,
         keep: Keep = KEEP_ALL,
         limits: RecordingLimits | None = None,
     ) -> None:
@@ -139,11 +138,12 @@ class BackgroundWriter:
         self._to_messages = to_messages
         self._protocol = protocol
         self._threat = threat
+        self._log = log
         self._keep = keep
         self._limits = limits or RecordingLimits()
         self._recorder: Recorder | None = None
         # A round to write, the number of a round that was given up and why, or None at the end.
-        self._queue: SimpleQueue[ServerRound | tuple[int, str] | None] = SimpleQueue()
+        self._queue: SimpleQueue[SeenRound | tuple[int, str] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._bytes_waiting = 0  # in the queue
         self._bytes_written = 0
@@ -153,7 +153,7 @@ class BackgroundWriter:
         self._thread.start()
         atexit.register(self.close)
 
-    def put(self, round_seen: ServerRound) -> None:
+    def put(self, round_seen: SeenRound) -> None:
         """Queues a round. Training never waits: when too much waits to be written, the round is given up."""
         size = round_seen.nbytes
         with self._lock:
@@ -170,7 +170,9 @@ class BackgroundWriter:
             self._queue.put(None)
             self._thread.join(_CLOSE_TIMEOUT)
         if self._thread.is_alive():
-            LOG.error("fedspill: the recording was not finished within %.0f s; open it with --partial.", _CLOSE_TIMEOUT)
+            self._log.error(
+                "fedspill: the recording was not finished within %.0f s; open it with --partial.", _CLOSE_TIMEOUT
+            )
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -188,9 +190,9 @@ class BackgroundWriter:
         try:
             self._finish()
         except Exception as error:
-            LOG.error("fedspill: the recording could not be finished: %s", _reason(error))
+            self._log.error("fedspill: the recording could not be finished: %s", _reason(error))
 
-    def _write(self, round_seen: ServerRound) -> None:
+    def _write(self, round_seen: SeenRound) -> None:
         content = self._to_messages(round_seen)
         visible = [message for message in content.messages if self._threat.sees_message(message)]
         recorder = self._open(content)
@@ -222,7 +224,7 @@ class BackgroundWriter:
 
     def _give_up(self, number: int, why: str) -> None:
         """Notes a round that is not in the trace; the next round that is written says so, or else the last event."""
-        LOG.error("fedspill: round %d is not recorded: %s", number, why)
+        self._log.error("fedspill: round %d is not recorded: %s", number, why)
         self._unrecorded.add(number, why)
 
     def _finish(self) -> None:
