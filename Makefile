@@ -45,7 +45,7 @@ $(VENV)/.ready-docs: $(VENV)/.ready
 	touch $@
 
 docs: $(VENV)/.ready-docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Wheel and sdist, the same bytes from the same commit, with a bill of materials inside.
 dist: setup

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,9 @@ def test_the_container_builds_and_lists_attacks() -> None:
     if engine is None:
         pytest.skip("needs a container engine")
     subprocess.run([engine, "build", "--tag", "fedspill-test", "."], cwd=ROOT, check=True)
-    listed = subprocess.run([engine, "run", "--rm", "fedspill-test", "list", "attacks"], capture_output=True, check=True)
+    listed = subprocess.run(
+        [engine, "run", "--rm", "fedspill-test", "list", "attacks"], capture_output=True, check=True
+    )
     assert b"llbg" in listed.stdout
 
 
@@ -175,9 +178,9 @@ def test_the_bill_of_materials_has_all_that_is_needed_and_is_the_same_twice() ->
 
 def test_the_flower_app_is_laid_out_as_the_hub_asks(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs flwr")
-    from flwr.cli.app_cmd import publish
     from flwr.cli.config_utils import load_and_validate
 
+    publish = import_module("flwr.cli.app_cmd.publish")  # the package hides it behind the function of its name
     app = tmp_path / "digits-app"  # the hub takes the folder's name for the app's
     shutil.copytree(ROOT / "examples" / "flower", app, ignore=shutil.ignore_patterns("__pycache__", "*.trace"))
     sys.path.insert(0, str(app))
