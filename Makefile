@@ -26,7 +26,7 @@ audit: setup
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-test-all: setup
+test-all: $(VENV)/.ready-docs
 	$(BIN)/python -m pytest -n $(WORKERS) -m ''
 
 lint: setup

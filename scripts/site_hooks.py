@@ -60,6 +60,8 @@ def on_files(files: Files, config: Any) -> Files:
         if source.startswith("examples/"):
             content += _shown_files(ROOT / source)
         files.append(File.generated(config, page, content=content))
+    for name in site_leaks.unwritten(ROOT / "docs" / "leaks"):
+        files.append(File.generated(config, f"leaks/{name}.md", content=site_leaks.plain_page(name)))
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(notebook, path.name)))
@@ -106,7 +108,9 @@ def _shown_output(output: dict[str, Any]) -> str:
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Generated parts, pictures and links."""
     source = page.file.src_uri
-    if source.startswith("leaks/") and source != "leaks/index.md":
+    if source == "leaks/index.md":
+        markdown = markdown.replace("<!-- generated: others -->", site_leaks.others(ROOT / "docs" / "leaks"))
+    elif source.startswith("leaks/"):
         leak = Path(source).stem
         for name in site_leaks.PARTS:
             marker = f"<!-- generated: {name} -->"
@@ -115,6 +119,11 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
             markdown = markdown.replace(marker, site_leaks.part(name, leak))
     markdown = FENCE.sub(_fence, markdown)
     return _outside_fences(markdown, lambda text: LINK.sub(lambda found: _turned(found, source), text))
+
+
+def on_post_page(output: str, page: Page, config: Any) -> str:
+    """The theme hides the inputs of its colour schemes from screen readers, but the Tab key still reached them."""
+    return output.replace('<input class="md-option"', '<input tabindex="-1" class="md-option"')
 
 
 def _fence(found: re.Match[str]) -> str:

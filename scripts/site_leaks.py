@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fedspill.leak import Leak
@@ -17,6 +18,25 @@ def attacks_on(leak: str) -> tuple[tuple[Entry, Any], ...]:
     """(entry, class) of every attack on it, by name."""
     loaded = [(entry, load("attacks", entry.name)) for entry in entries("attacks") if not entry.is_plugin]
     return tuple((entry, kind) for entry, kind in loaded if kind.leak.name == leak)
+
+
+def unwritten(folder: Path) -> list[str]:
+    """Leaks of which nobody has written a page yet, in the folder of such pages."""
+    return [entry.name for entry in entries("leaks") if not (folder / f"{entry.name}.md").is_file()]
+
+
+def plain_page(leak: str) -> str:
+    """What the code alone says of a leak."""
+    heads = {"question": "", "who": "## Who can do it\n\n", "attacks": "## The attacks\n\n"}
+    heads["scoring"] = "## How it is scored\n\n"
+    parts = [f"{heads[name]}<!-- generated: {name} -->" for name in PARTS]
+    return "\n\n".join([f"# {load_leak(leak).title}", *parts]) + "\n"
+
+
+def others(folder: Path) -> str:
+    """A sentence that names the leaks without a page of their own making."""
+    named = [f"[{name}]({name}.md)" for name in unwritten(folder)]
+    return f"Also: {', '.join(named)}." if named else ""
 
 
 def part(name: str, leak: str) -> str:
