@@ -6,14 +6,14 @@ import textwrap
 from html import escape
 
 # Colours come from site.css, so that they follow the light and the dark scheme.
-BAR, GAP, LEFT, RIGHT = 16, 4, 230, 60
-WIDTH = 720
+BAR, GAP, LEFT, RIGHT = 16, 4, 300, 60
+WIDTH = 760
 
 
 def svg(width: float, height: float, label: str, content: str) -> str:
     """A picture that scales with the page and that a screen reader can name."""
     return (
-        f'<svg class="drawing" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
+        f'<svg class="drawing" width="{width:g}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{content}</svg>'
     )
 
@@ -44,7 +44,7 @@ def bars(block: str) -> str:
         parts.append(text(x + BAR + 6, y + 13, name))
         x += BAR + 30 + 8 * len(name)
     picture = svg(WIDTH, y + 24, f"{title}: {bars_in_words(series, rows, unit)}", "".join(parts))
-    return f"<figure>{picture}<figcaption>{escape(title)}</figcaption></figure>"
+    return f"<figure class='picture'>{picture}<figcaption>{escape(title)}</figcaption></figure>"
 
 
 def bars_in_words(series: list[str], rows: list[tuple[str, list[float | None]]], unit: str) -> str:
@@ -72,4 +72,4 @@ def flow(block: str) -> str:
             start = x - 38
             parts.append(f'<path class="arrow" d="M{start} 61 h24 m-8 -7 l8 7 l-8 7"/>')
     label = "; ".join(f"{head}: {body}" for head, body in boxes)
-    return f"<figure>{svg(3 * width + 92, high + 2, label, ''.join(parts))}</figure>"
+    return f"<figure class='picture'>{svg(3 * width + 92, high + 2, label, ''.join(parts))}</figure>"

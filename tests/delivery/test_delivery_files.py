@@ -176,6 +176,7 @@ def test_the_bill_of_materials_has_all_that_is_needed_and_is_the_same_twice() ->
 # The layout that Flower Hub asks of an app
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Flower calls
 def test_the_flower_app_is_laid_out_as_the_hub_asks(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs flwr")
     from flwr.cli.config_utils import load_and_validate
