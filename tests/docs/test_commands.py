@@ -39,6 +39,10 @@ name = "clip-noise"
 clip = 1.0
 sigma = 0.1
 """
+# A table of one's own: patient, hospital, age, sex, blood pressure, outcome.
+PATIENTS = "patient,hospital,age,sex,pressure,outcome\n" + "\n".join(
+    f"p{n},h{n % 6},{20 + 7 * n % 70},{'fm'[n % 2]},{90 + 11 * n % 90},{int(n % 7 > 3)}" for n in range(200)
+)
 # What a page takes for granted: recordings and audits of an earlier step.
 BEFORE = {
     "docs/read_the_report.md": ["audit plan.toml --out my-audit"],
@@ -93,6 +97,7 @@ def test_commands_run(document: str, tmp_path: Path) -> None:
     """In a folder as a reader has it: the page's own files, the examples, and what earlier pages have made."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "plan.toml").write_text(SMALL)
+    (tmp_path / "patients.csv").write_text(PATIENTS)
     for name, text in files(document).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
