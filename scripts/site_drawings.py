@@ -13,8 +13,8 @@ WIDTH = 760
 def svg(width: float, height: float, label: str, content: str) -> str:
     """A picture that scales with the page and that a screen reader can name."""
     return (
-        f'<svg class="drawing" width="{width:g}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
-        f'xmlns="http://www.w3.org/2000/svg">{content}</svg>'
+        f'<svg class="drawing" width="{width:g}" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'aria-label="{escape(label)}" xmlns="http://www.w3.org/2000/svg">{content}</svg>'
     )
 
 
@@ -73,3 +73,29 @@ def flow(block: str) -> str:
             parts.append(f'<path class="arrow" d="M{start} 61 h24 m-8 -7 l8 7 l-8 7"/>')
     label = "; ".join(f"{head}: {body}" for head, body in boxes)
     return f"<figure class='picture'>{svg(3 * width + 92, high + 2, label, ''.join(parts))}</figure>"
+
+
+def points(block: str) -> str:
+    """A fenced block as points. First: title | name of x | from | to | name of y | from | to; then name | x | y."""
+    head, *lines = [[part.strip() for part in line.split("|")] for line in block.strip().splitlines()]
+    title, x_name, x_low, x_high, y_name, y_low, y_high = head
+    rows = [(name, float(x), float(y)) for name, x, y in lines]
+    left, top, wide, high = 60, 10, 600, 300
+    parts = [f'<path class="arrow" d="M{left} {top} v{high} h{wide}"/>']
+    written: list[tuple[float, float]] = []  # where words stand; those that would overlap move down
+    for name, x, y in sorted(rows, key=lambda row: -row[2]):
+        across = left + wide * (x - float(x_low)) / (float(x_high) - float(x_low))
+        up = top + high - high * (y - float(y_low)) / (float(y_high) - float(y_low))
+        line = max([up + 4, *(other + 15 for place, other in written if abs(place - across) < 150 and other > up - 25)])
+        written.append((across, line))
+        parts.append(f'<circle class="series1" cx="{across:.1f}" cy="{up:.1f}" r="5"/>')
+        before = across > left + wide * 0.6  # words stay inside the picture
+        parts.append(text(across + (-9 if before else 9), line, name, anchor="end" if before else "start"))
+    parts.append(text(left, top + high + 18, x_low))
+    parts.append(text(left + wide, top + high + 18, x_high, anchor="end"))
+    parts.append(text(left + wide / 2, top + high + 18, x_name, anchor="middle"))
+    parts.append(text(left - 8, top + high, y_low, anchor="end") + text(left - 8, top + 10, y_high, anchor="end"))
+    parts.append(text(left + 8, top + 10, y_name))
+    told = "; ".join(f"{name}: {x_name} {x:g}, {y_name} {y:g}" for name, x, y in rows)
+    picture = svg(WIDTH, high + 40, f"{title}: {told}", "".join(parts))
+    return f"<figure class='picture'>{picture}<figcaption>{escape(title)}</figcaption></figure>"

@@ -129,10 +129,9 @@ def on_post_page(output: str, page: Page, config: Any) -> str:
 def _fence(found: re.Match[str]) -> str:
     """Pictures are drawn; `file=NAME` is said as Material says it, and `skip` is for tests alone."""
     _, language, rest, body = found.groups()
-    if language == "bars":
-        return site_drawings.bars(body)
-    if language == "flow":
-        return site_drawings.flow(body)
+    drawn = {"bars": site_drawings.bars, "points": site_drawings.points, "flow": site_drawings.flow}
+    if language in drawn:
+        return drawn[language](body)
     said = re.sub(r"file=(\S+)", r'title="\1"', rest).replace(" skip", "")
     return found[0].replace(f"{language}{rest}", f"{language}{said}", 1)
 
