@@ -22,6 +22,13 @@ def commands(document: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
+def shown(document: str) -> list[list[str]]:
+    """Every `fedspill` command that stands on a line of its own, whether tests run it there or not."""
+    text = (ROOT / document).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^(?:    )?(fedspill .+)$", text, re.MULTILINE)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
 def files(document: str) -> dict[str, str]:
     """The files that it shows whole: fenced blocks with `file=NAME`."""
     text = (ROOT / document).read_text(encoding="utf-8")

@@ -10,14 +10,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from commands import ROOT, blocks, commands, files
+from commands import ROOT, blocks, commands, files, shown
 
 from fedspill.cli.main import _imported
 from fedspill.deployment.plan import check_plan
 
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
-    for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")]
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*/README.md", "papers/*/README.md")
+    for path in ROOT.glob(pattern)
 )
 WITH_COMMANDS = [document for document in DOCUMENTS if commands(document)]
 # The plan of one's own that pages speak of.
@@ -61,9 +62,9 @@ def test_the_pages_that_teach_have_commands() -> None:
     assert {"docs/start.md", "docs/ci.md", "docs/read_the_report.md", "docs/audit.md"} <= set(WITH_COMMANDS)
 
 
-@pytest.mark.parametrize("document", WITH_COMMANDS)
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if shown(document)])
 def test_commands_exist_with_their_options(document: str) -> None:
-    for command, *arguments in commands(document):
+    for command, *arguments in shown(document):
         _imported(command).make_context(command, list(arguments))  # refuses what it does not know
 
 
@@ -74,9 +75,25 @@ def test_plans_that_are_shown_whole_are_plans(document: str) -> None:
             check_plan(tomllib.loads(text), f"{document}: {name}")
 
 
-@pytest.mark.parametrize("document", ["docs/reference.md", "docs/guards.md"])
+PYTHON_HERE = ["docs/audit.md", "docs/dp_audit.md", "docs/guards.md", "docs/reference.md"]
+PYTHON_ELSEWHERE = {
+    "README.md": "test_examples.py",
+    "CONTRIBUTING.md": "test_examples.py and tests/conformance",
+    "docs/flower.md": "tests/flower/test_docs.py",
+}
+
+
+def test_all_python_that_is_shown_is_run_somewhere() -> None:
+    """Blocks with `file=` apart, which test_bring_your_own.py runs."""
+    assert {name for name in DOCUMENTS if blocks(name, "python")} == {*PYTHON_HERE, *PYTHON_ELSEWHERE}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "docs/audit.md" else []) for name in PYTHON_HERE],
+)
 def test_its_python_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "flwr" in (ROOT / document).read_text(encoding="utf-8"):
+    if document == "docs/guards.md":
         pytest.importorskip("flwr", reason="needs flwr")
     monkeypatch.chdir(tmp_path)
     assert blocks(document, "python")
