@@ -1,4 +1,4 @@
-"""What each defense leaves of each leak family, and what it costs: the tables of docs/defenses.md, one plan a family.
+"""What each defense leaves of each leak family and what it costs (docs/defenses_measured.md), one plan a family.
 
     FEDSPILL_DATA=... python benchmarks/frontier.py inputs groups membership attributes --workers 2 --out audits
 

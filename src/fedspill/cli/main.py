@@ -30,6 +30,7 @@ COMMANDS = {
     "dp": "Tests whether the differential privacy that a plan's defenses claim is really there.",
     "report": "Makes every output of an audit again from its store, finished or not.",
     "compare": "Shows what is new, fixed, or changed by more than noise between two audits.",
+    "schema": "Prints the JSON schema of plans or results, or checks files against it.",
 }
 
 
