@@ -86,7 +86,8 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: Twin
     cell = max(as_bad, key=lambda cell: (badness(cell), not cell.by_weaker))
     finding = next(finding for finding in findings if finding.id == cell.finding)
     leak = _leak(row.leak, finding.attack)
-    names = [cell.adversary] + [other.adversary for other in as_bad if other.adversary != cell.adversary]
+    others = [other.adversary for other in as_bad if other.adversary != cell.adversary and not other.by_weaker]
+    names = [cell.adversary, *others]  # whoever can do it only because a weaker one can needs no mention
     who = list(dict.fromkeys(_who(name) for name in names))
     claim = leak.claimed(DEGREES[bar_of(cell.advantage or 0.0)]) if leak else f"learn {row.title}"
     also = f", and so can {_listed(who[1:])}" if len(who) > 1 else ""
