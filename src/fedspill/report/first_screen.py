@@ -6,6 +6,7 @@ HTML, terminal and Markdown print this same object; every figure in it comes out
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedspill.audit.result import Advice, AuditResult, DefenseCheck, Headline, LeakCell, LeakChange, LeakRow
@@ -96,11 +97,17 @@ def first_screen(result: AuditResult) -> FirstScreen:
         left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
         defenses=_defenses(result.defense_checks),
         advice=tuple(shown_advice(advice) for advice in _first_advice(result)),
-        after=tuple(shown_row(row, result) for row in after.leaks) if after else (),
+        after=tuple(shown_row(row, result) for row in _as_before(after.leaks, result.leaks)) if after else (),
         after_words=_after_words(after.advice) if after else "",
         unhelped=_unhelped(result),
         sure=_sure(result),
     )
+
+
+def _as_before(after: Sequence[LeakRow], before: Sequence[LeakRow]) -> list[LeakRow]:
+    """In the order of the first table, so that rows can be compared by their place."""
+    places = {row.leak: place for place, row in enumerate(before)}
+    return sorted(after, key=lambda row: places.get(row.leak, len(places)))
 
 
 def shown_row(row: LeakRow, result: AuditResult) -> ShownRow:
@@ -143,7 +150,7 @@ def shown_advice(advice: Advice) -> ShownAdvice:
     knew = all(change.adaptive for change in advice.changes)
     cost = "" if advice.accuracy is None else f"accuracy {points(advice.accuracy_change)}, to "
     cost += percent(advice.accuracy.value) if advice.accuracy else "accuracy not measured"
-    tested = "Tested against attackers who know it." if knew else "Not every attacker tested knew of it."
+    tested = "Tested against attackers who know it." if knew else "Some attackers did not know of it: more may be left."
     needs = list(dict.fromkeys(need for defense in advice.defenses for need in defense.needs))
     return ShownAdvice(
         title=" + ".join(f"{defense.title} ({defense.name})" for defense in advice.defenses),
@@ -196,7 +203,7 @@ def _beside(headline: Headline) -> str:
         return "Readings are guesses that nothing was held against: neither a finding nor a pass."
     if cell is None:
         return "That is what these attacks found on this data. It is no proof that nothing leaks."
-    between = f" The figure is {cell.between} in 95 % of cases." if cell.between else ""
+    between = f" The 95 % interval is {cell.between}." if cell.between else ""
     needs = f"The attacker needs {_listed(headline.needs)}" if headline.needs else "The attacker needs what it sees"
     lowered = f" Rated one level less, since {headline.lowered}." if headline.lowered else ""
     return f"Guessing without access gets {cell.guessing}.{between} {needs}, and nothing else.{lowered}"
