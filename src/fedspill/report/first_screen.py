@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedspill.audit.result import Advice, AuditResult, DefenseCheck, Headline, LeakCell, LeakChange, LeakRow
+from fedspill.audit.result import Advice, AuditResult, Headline, LeakCell, LeakChange, LeakRow
 from fedspill.report.figures import counted, percent, points
 from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
@@ -95,7 +95,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         readings=shown_readings(result),
         twin=twin_words(result.twin),
         left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
-        defenses=_defenses(result.defense_checks),
+        defenses=_defenses(result),
         advice=tuple(shown_advice(advice) for advice in _first_advice(result)),
         after=tuple(shown_row(row, result) for row in _as_before(after.leaks, result.leaks)) if after else (),
         after_words=_after_words(after.advice) if after else "",
@@ -224,9 +224,10 @@ def _first_advice(result: AuditResult) -> list[Advice]:
     return [*best, *singles][:MOST_ADVICE]
 
 
-def _defenses(checks: list[DefenseCheck]) -> str:
+def _defenses(result: AuditResult) -> str:
+    checks, federation = result.defense_checks, result.plan.get("federation") or {}
     if not checks:
-        return "No defense is on."
+        return "No defense is on" + (" beside secure aggregation." if federation.get("secure_aggregation") else ".")
     words = {True: "is on", False: "is OFF", None: "cannot be verified from messages"}
     return "Configured: " + "; ".join(f"{check.defense} {words[check.on]}" for check in checks) + "."
 
