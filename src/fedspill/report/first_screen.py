@@ -13,6 +13,7 @@ from fedspill.audit.result import Advice, AuditResult, Headline, LeakCell, LeakC
 from fedspill.report.figures import counted, percent, points
 from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
+MOST_REPEATS = 99  # that a person would run to decide a cell
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
 
 
@@ -184,7 +185,7 @@ def _guessing(cell: LeakCell) -> str:
 def _to_decide(cell: LeakCell, result: AuditResult) -> str:
     """What guessing gets, which the interval has on both sides, and how much more would have to be measured."""
     beside = _guessing(cell)
-    if cell.repeats_to_decide is None:
+    if cell.repeats_to_decide is None or cell.repeats_to_decide > MOST_REPEATS:
         return f"{beside}; too few measurements"
     if result.target == "trace":
         times = max(2, cell.repeats_to_decide // max(len(result.provenance.seeds), 1))
