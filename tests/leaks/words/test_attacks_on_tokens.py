@@ -12,7 +12,11 @@ from fedspill.planting.targets import Targets
 from fedspill.registry import entries, load, make
 from fedspill.threat import ADVERSARIES
 
-QUICK: dict[str, dict[str, Any]] = {"inputs": {"origins": 1}}
+QUICK: dict[str, dict[str, Any]] = {
+    "inputs": {"origins": 1},
+    "lamp": {"origins": 1, "turns": 1, "steps": 3},
+    "tag": {"origins": 1, "steps": 3},
+}
 NAMES = [e.name for e in entries("attacks") if not any("batch" in g for g in load("attacks", e.name).needs.sees)]
 
 
