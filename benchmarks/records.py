@@ -5,7 +5,8 @@
 
 One line per cell and attack. Each federation draws its own model and clients, and each client's one message is
 attacked: n is the number of messages. Intervals are 95 %, over federations where there are at least three. Chance is
-the better of modes and medians, and those of the record's class. TabLeak runs as published: 30 starts, 1,500 steps.
+the best of modes and medians, those of the record's class, and others' records. TabLeak runs as published: 30 starts,
+1,500 steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Metrics for records of a table: fields right, whole records, and how far certificates can be trusted.
 
-Guessed records are matched one to one with the true ones. Chance is the best of two guesses without access: the mode or
-median of every column, and those of the record's class.
+Guessed records are matched one to one with the true ones. Chance is the best of three guesses without access: the mode
+or median of every column, those of the record's class, and records of others.
 """
 
 from __future__ import annotations

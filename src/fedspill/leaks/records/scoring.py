@@ -77,24 +77,27 @@ def match_fields(guessed: Tensor, real: Tensor, schema: TableSchema) -> FieldMat
 def without_access(
     of: Sequence[Origin], real: Sequence[Tensor], truth: Truth, schema: TableSchema
 ) -> list[list[Tensor]]:
-    """What can be returned for each origin by someone who saw no message, by two ways of guessing.
+    """What can be returned for each origin by someone who saw no message, by several ways of guessing.
 
-    Modes and medians of the others' records; and the same of those with the record's own label, which label attacks
-    tell. The others are all clients but for the origin's own records: more than any outsider has.
+    Modes and medians of the others' records; the same of those with the record's own label, which label attacks tell;
+    and records of others drawn at random, which gain by being matched with the true ones. The others are all clients
+    but for the origin's own records: more than any outsider has.
     """
     pool = Examples.join(list(truth.clients)).to("cpu")
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))
     pool = pool.take(order[:ENOUGH])
-    plain, by_label = [], []
+    plain, drawn, by_label = [], [], []
+    rng = torch.Generator().manual_seed(1)
     for origin, own in zip(of, real, strict=True):
         free = ~(torch.cdist(pool.x.double(), own) < 1e-6).any(1)
         others = pool.take(free.nonzero().flatten()) if bool(free.any()) else pool
         typical = schema.typical(others.x)
         plain.append(typical.expand(len(own), -1))
+        drawn.append(others.x[torch.randint(len(others), (len(own),), generator=rng)].double())
         if truth.has(origin, "input_labels"):
             rows = []
             for label in truth.get(origin, "input_labels").tolist():
                 alike = others.x[others.y == label]
                 rows.append(schema.typical(alike) if len(alike) else typical)
             by_label.append(torch.stack(rows))
-    return [plain, by_label] if len(by_label) == len(plain) else [plain]
+    return [plain, drawn, by_label] if len(by_label) == len(plain) else [plain, drawn]

@@ -41,7 +41,7 @@ class TabLeak(Attack):
     needs = Needs(RECORD_NEEDS.sees, RECORD_NEEDS.knows | {"batch_size", "local_lr"}, RECORD_NEEDS.does)
     leak = RECORDS
 
-    origins: int = 3  # messages that are attacked, drawn at random
+    origins: int = 6  # messages that are attacked, drawn at random
     most_samples: int = 64  # larger batches are not tried
     starts: int = 8
     steps: int = 400
