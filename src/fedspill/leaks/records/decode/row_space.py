@@ -20,7 +20,7 @@ from fedspill.table_schema import TableField, TableSchema
 REACHED = 0.1  # distance from a code, between codes that are 1 apart, at which it is taken for that code
 RESOLVED = 0.03  # singular value below which a direction does not show in the cells of a field
 AT_ONCE = 4_096  # states, so that memory stays small
-MOST_STATES = 300_000  # choices that are followed at once; a space with more holds too many records to tell apart
+MOST_STATES = 100_000  # choices that are followed at once; a space with more holds too many records to tell apart
 TRIED_STATES = 128  # by which the next field is chosen
 CONFIRMED = 0.02  # distance from a code of a whole record that is fitted to all of its cells
 
