@@ -189,12 +189,7 @@ REFUSED: dict[str, tuple[nn.Module, int, str]] = {
     "dropout": (mlp(nn.Tanh(), nn.Dropout(0.5)), 4, "dropout"),
     "batch norm": (mlp(nn.BatchNorm1d(WIDTH), nn.Tanh()), 4, "batch normalisation"),
     "too many": (mlp(nn.Tanh()), WIDTH, "do not fit"),
-    "no second layer": (nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)), 4, "fewer than two linear"),
-    "convolution": (
-        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)),
-        4,
-        "does not read the input",
-    ),
+    "no second layer": (nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)), 4, "too many for one layer"),
 }
 
 

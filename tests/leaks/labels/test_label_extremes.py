@@ -62,6 +62,7 @@ def test_four_thousand_samples_in_one_step() -> None:
     assert abs(float(guess.confidence.mean() - rate.mean())) < 0.05
 
 
+@pytest.mark.slow
 def test_a_thousand_classes() -> None:
     _, rate = attacked(drawn(4, 256, 1000), 1000, LocalTraining(algorithm="fedsgd", batch_size=256))
     assert float(rate.mean()) > 0.95
