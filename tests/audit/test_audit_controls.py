@@ -35,7 +35,13 @@ def attacked(pair: Pair, trace: Trace, deployment: Deployment, seed: int) -> Out
     return run_attack(attack, trace, pair.threat, knowledge=deployment.knowledge(), seed=seed)
 
 
-@pytest.mark.parametrize("pair", RUNNABLE, ids=lambda pair: pair.id)
+LONG = ("lamp", "tag", "tableak")  # searches over texts and tables
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(pair, id=pair.id, marks=[pytest.mark.slow] * (pair.attack in LONG)) for pair in RUNNABLE],
+)
 def test_every_attack_passes_its_controls(pair: Pair) -> None:
     outcome = controls_of(pair)
     assert outcome.status == "ok", outcome.why

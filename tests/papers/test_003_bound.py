@@ -35,10 +35,12 @@ def test_without_noise_everything_is_read_and_with_much_of_it_nothing_but_chance
     assert told(tables, 1e3, 1.0) == pytest.approx(chance, abs=0.5)
 
 
+@pytest.mark.slow
 def test_more_energy_is_more_to_read(tables: ModuleType) -> None:
     found = [told(tables, 0.1, energy) for energy in (0.5, 2.0, 8.0, 32.0)]
     assert found == sorted(found)
 
 
+@pytest.mark.slow
 def test_ten_points_above_llbg_are_out_of_reach_at_noise_a_tenth(tables: ModuleType) -> None:
     assert max(told(tables, 0.1, factor * ENERGY) for factor in tables.BOUNDS.values()) < LLBG + 10

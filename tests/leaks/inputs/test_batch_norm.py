@@ -22,8 +22,8 @@ from fedspill.leaks.inputs.grad_inversion import GradInversion
 from fedspill.leaks.inputs.gradient_matching import (
     CERTAIN,
     GradientMatching,
-    _candidate_gradients,
     best_explanation,
+    candidate_gradients,
     match_gradients,
 )
 from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
@@ -94,7 +94,7 @@ def only_message(view: View) -> tuple[AttackedMessage, list[str]]:
 
 def missed(attacked: AttackedMessage, batch: Examples, contrast: float = 1.0) -> float:
     x, targets = contrast * batch.x.double(), one_hot(batch.y, CLASSES)
-    return mismatch_up_to_scale(_candidate_gradients(attacked, torch.float64), attacked.gradient_list, x, targets)[0]
+    return mismatch_up_to_scale(candidate_gradients(attacked, torch.float64), attacked.gradient_list, x, targets)[0]
 
 
 def in_evaluation_mode(attacked: AttackedMessage) -> AttackedMessage:
@@ -148,7 +148,7 @@ def test_restarts_in_one_stack_are_each_normalised_by_themselves() -> None:
     targets = torch.rand(3, 4, CLASSES, generator=rng, dtype=torch.float64).softmax(-1)
     alone, by_steps = (
         gradients_of(attacked.as_client_ran),
-        _candidate_gradients(only_message(one_client_round(4, batch_size=2)[0])[0], torch.float64),
+        candidate_gradients(only_message(one_client_round(4, batch_size=2)[0])[0], torch.float64),
     )
     for gradients in (alone, by_steps):
         together = gradients(x, targets)
