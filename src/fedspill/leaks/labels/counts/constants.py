@@ -62,6 +62,8 @@ class CountConstants:
 
     # What is stated (readings.py)
     stated: float = 0.9  # probability of the interval of a count; convention
+    usual_confidence: float = 0.7  # LLBG's, of the paper's three the best; convention of paper 003
+    between_doubt: float = 0.5  # relative, of the mean of EBI's and LLBG's counts; measured on the zoo without data
     ebi_doubt: float = 0.5  # relative, of counts in proportion to what is negative; measured
     modelled_sure_power: float = 1.5  # where a model of the samples is assumed, single counts are less sure; measured
 

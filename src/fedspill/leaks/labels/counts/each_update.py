@@ -59,7 +59,8 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
             answers = _by_itself(view, sent) if seen is None else seen
             observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
             hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
-            reading = read(observed, steps, answers, plain=optimizer.name == "sgd", spans=hidden)
+            plain = optimizer.name == "sgd"
+            reading = read(observed, steps, answers, plain=plain, spans=hidden, scaled=bias is not None)
         parts.append((rows, reading))
     order = torch.cat([rows for rows, _ in parts]).argsort()
     counts, sure, expected, low, high = (

@@ -32,6 +32,7 @@ from fedspill.leaks.labels.counts.posterior import (
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.whole_counts import Steps, decoded
 from fedspill.leaks.labels.ebi import ebi_counts
+from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.observe.probe import ModelAnswers
 
 
@@ -43,6 +44,7 @@ class ObservedLayers:
     steps: Steps
     answers: ModelAnswers  # of the model, to the adversary's inputs or to the clients' own mean features
     spans: SpanCounts | None = None  # what the hidden layers say
+    scaled: bool = True  # the gradients' size is known: False where they were had from those of the weights
 
     @property
     def end(self) -> Tensor | None:
@@ -146,15 +148,25 @@ class TrainedModel(CountReading):
 
 @final
 class UnknownHardness(CountReading):
-    """A trained model without labelled samples: one hardness for all classes, the one with most evidence."""
+    """A trained model without labelled samples: one hardness for all classes, the one with most evidence.
+
+    Over several steps the hardness itself changes, and no constant one is right. Then two published readings err in
+    opposite ways: EBI gives classes that others push up nothing, LLBG with one confidence gives rare classes too much.
+    Their mean is nearer than either, and than the best constant.
+    """
 
     name = "unaided"
-    words = "factorised Bayes without auxiliary data: all classes taken as equally hard, as the update says"
+    words = "a trained model without auxiliary data: all classes taken as equally hard, as the update says"
 
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         tried = (_bayes(seen, equally_hard(mean, *seen.bias.shape)) for mean in COUNTS.hardnesses)
         best = reduce(more_likely, tried)
-        return WeighedCounts(best, best, best.evidence - math.log(len(COUNTS.hardnesses)))
+        evidence = best.evidence - math.log(len(COUNTS.hardnesses))
+        if seen.steps.number == 1:
+            return WeighedCounts(best, best, evidence)
+        guess = _between_readings(seen)
+        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.between_doubt))
+        return WeighedCounts(sharp, doubtful, evidence)
 
 
 @final
@@ -165,12 +177,33 @@ class NegativeShares(CountReading):
     words = "proportions of the negative part of the gradient: nothing better fits, low confidence"
 
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
-        guess = ebi_counts(seen.bias, torch.full((len(seen.bias),), seen.steps.samples)).double()
-        noise = COUNTS.ebi_doubt * guess + 1
-        grid = CountGrid.around(guess - 4 * noise, guess + 4 * noise, seen.steps.samples)
-        table = -0.5 * ((grid.counts - guess[..., None]) / noise[..., None]).square()
-        found = posterior(table, grid, seen.steps.samples)
+        found = _around(_negative_shares(seen), seen.steps.samples, COUNTS.ebi_doubt)
         return WeighedCounts(found, found, found.evidence)
+
+
+def _negative_shares(seen: ObservedLayers) -> Tensor:
+    return ebi_counts(seen.bias, torch.full((len(seen.bias),), seen.steps.samples)).double()
+
+
+def _between_readings(seen: ObservedLayers) -> Tensor:
+    """(origins, classes) the mean of EBI's counts and of LLBG's with one confidence for all classes.
+
+    Only EBI's where the size of the gradients is not known, which LLBG needs.
+    """
+    many = len(seen.bias)
+    unit, samples = torch.full((many,), float(seen.steps.unit)), torch.full((many,), seen.steps.samples)
+    if not seen.scaled:
+        return _negative_shares(seen)
+    confident = llbg_counts(seen.bias, unit, samples, torch.full_like(seen.bias, COUNTS.usual_confidence)).double()
+    return 0.5 * (_negative_shares(seen) + confident)
+
+
+def _around(guess: Tensor, samples: int, doubt: float) -> Posterior:
+    """A posterior in the middle of which counts (origins, classes) stand, each as far off as `doubt` of it."""
+    noise = doubt * guess + 1
+    grid = CountGrid.around(guess - 4 * noise, guess + 4 * noise, samples)
+    table = -0.5 * ((grid.counts - guess[..., None]) / noise[..., None]).square()
+    return posterior(table, grid, samples)
 
 
 SPANNED, REHEARSED = "spanned", "rehearsed"
@@ -220,6 +253,7 @@ def read(
     *,
     plain: bool = True,
     spans: SpanCounts | None = None,
+    scaled: bool = True,
 ) -> ReadCounts:
     """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
 
@@ -227,7 +261,7 @@ def read(
     which nothing is known.
     """
     even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
-    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans)
+    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled)
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
     believed = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found]).argmax(0)
