@@ -6,7 +6,7 @@ Each cell is a federation of eight clients with Dirichlet label shares and five 
 stands against the best published attack of the cell, chosen with hindsight, and our composition against Decaf as
 written. The adversary is a curious server with ten labelled samples of each class that no client holds. What a habit
 does that the protocol has no word for (mixup, a proximal term, a schedule) the adversary does not know. A cell that is
-in the output already is not run again.
+in the output already is not run again. With `--wire` the adversary has neither the model's code nor any data.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from fedspill.models.heads import last_linear
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import Shares, share_out
 from fedspill.seeds import generator, seed_of
-from fedspill.threat import CURIOUS_SERVER
+from fedspill.threat import CURIOUS_SERVER, EAVESDROPPER
 from fedspill.trace import MemoryTrace
 from fedspill.training import LocalTraining
 
@@ -398,17 +398,26 @@ def federation(name: str, stage: str, seed: int, data_dir: Path | None, rounds: 
 
 
 def run_cell(
-    name: str, stage: str, seed: int, data_dir: Path | None, *, composition: bool = True, rounds: int = ROUNDS
+    name: str,
+    stage: str,
+    seed: int,
+    data_dir: Path | None,
+    *,
+    composition: bool = True,
+    rounds: int = ROUNDS,
+    wire: bool = False,
 ) -> dict[str, Any]:
     """Success rates in percent, update by update; what `labels` states; L1 distances of compositions."""
     made = federation(name, stage, seed, data_dir, rounds)
     view = made.trace.view(CURIOUS_SERVER, knowledge=made.knowledge)
+    if wire:
+        view = made.trace.view(EAVESDROPPER, knowledge={})
     rates: dict[str, list[float]] = {}
     for label, attack in PUBLISHED.items():
         try:
             guess = attack(view, seed=seed)
         except FedspillError:
-            continue  # LLBG and EBI read a last bias
+            continue  # LLBG and EBI read a last bias, LLBG-aux auxiliary data
         assert isinstance(guess, LabelCounts)
         rates[label] = (100 * overlap(guess.counts, true_counts(guess, made.trace.truth()))).tolist()
     began = time.process_time()
@@ -427,7 +436,7 @@ def run_cell(
         "accuracy": made.accuracy,
         "seconds": seconds / len(guess.of),
     }
-    if composition:
+    if composition and not wire:
         found["l1"] = {}
         for label, solver in (("decaf as written", "paper"), ("composition", "auto")):
             began = time.process_time()
@@ -488,6 +497,7 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--no-composition", action="store_true")
+    parser.add_argument("--wire", action="store_true", help="the adversary has neither the model's code nor any data")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     outcomes = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
@@ -503,6 +513,7 @@ def main() -> None:
                 arguments.data_dir,
                 composition=not arguments.no_composition,
                 rounds=arguments.rounds,
+                wire=arguments.wire,
             )
             outcomes.append(outcome)
             print(line(outcome), flush=True)
