@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Each test or audit worker is one process with one torch thread: more threads than cores make small models slower, not faster.
 export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
+# Tests often wait for processes that they started: one more than there are cores keeps the cores busy.
+TESTERS ?= 3
 
 .PHONY: setup audit test test-all test-nvflare lint format docs dist clean
 .DEFAULT_GOAL := audit
@@ -24,10 +26,10 @@ audit: setup
 	done
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(TESTERS)
 
 test-all: $(VENV)/.ready-docs
-	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+	$(BIN)/python -m pytest -n $(TESTERS) -m ''
 
 # NVFlare brings many packages, so it is installed here alone; its tests skip where it is not.
 test-nvflare: setup
