@@ -12,6 +12,7 @@ from audit_kit import command, environment, outcomes, write_plan
 pytest.importorskip("ray", reason="needs the extra fedspill[ray]")
 
 
+@pytest.mark.slow
 def test_ray_gives_identical_results(audited: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     candidates = [{"name": "clip-noise", "strengths": [{"sigma": 0.001}, {"sigma": 1.0}]}]
     write_plan(tmp_path / "plan.toml", candidates=candidates, try_from="low")

@@ -46,6 +46,7 @@ def left_behind(folder: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_the_example_in_simulation(tmp_path: Path) -> None:
     run(HERE / "simulate.py", 3, 2, tmp_path, seconds=240)
     trace = FolderTrace(tmp_path / "digits.trace")
