@@ -333,6 +333,27 @@ def test_a_server_that_claims_a_far_later_round_gains_little() -> None:
         assert Guard().incoming(far, previous, ClientContext(memory)).action == "repair"
 
 
+def test_a_way_of_many_rounds_is_no_growth_of_one_rounds_step() -> None:
+    """Fifty steps at once are an alarm in the next round, and nothing to a client that comes back after fifty."""
+    rng = torch.Generator().manual_seed(6)
+    before = {f"{name}.weight": torch.randn(64, 20, generator=rng) for name in "ab"}
+    step = {name: 0.001 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
+    usual = read_change(before, {name: tensor + step[name] for name, tensor in before.items()}, None).layers
+    far = {name: tensor + 50 * step[name] for name, tensor in before.items()}
+    assert read_change(before, far, usual).values[2] > FLOOR[2]
+    assert ordinary(read_change(before, far, usual, 50).values)
+
+
+def test_a_layer_that_begins_with_zeros_may_grow_to_the_size_of_others() -> None:
+    rng = torch.Generator().manual_seed(7)
+    before = {f"{name}.weight": torch.randn(16, 9, generator=rng) for name in "abc"} | {"d.weight": torch.zeros(16, 9)}
+    steps = {name: 0.1 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
+    grown = {name: tensor + steps[name] for name, tensor in before.items()}
+    assert read_change(before, grown, None).values[3] < FLOOR[3]
+    large = {**grown, "d.weight": 20 * grown["a.weight"]}
+    assert read_change(before, large, None).values[3] > CEILING[3]
+
+
 def test_a_server_cannot_talk_the_guard_into_ever_larger_steps() -> None:
     """Steps that all grow by half each round are stopped long before they are a hundred times what was usual."""
     state = benign(6)[-1]

@@ -137,7 +137,14 @@ def read_share(place: ReadingPlace, state: Tensors, gate: GradientGate | None = 
     return len(found.samples) / 40
 
 
-def test_claimed_rounds_excuse_nothing() -> None:
+def test_claimed_rounds_excuse_no_plant() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    memory = dict(asked(Guard(), honest(3), None, {}, 3).memory or {})
+    for number in (5, 5 + 32, 5 + 10**6):
+        assert asked(Guard(), bins(honest(5), place), honest(3), memory, number).action == "repair"
+
+
+def test_where_models_are_not_examined_claimed_rounds_excuse_nothing() -> None:
     place = ReadingPlace.of(net(), DIGITS.test.x)
     memory = dict(asked(Guard(examine=False), honest(3), None, {}, 3).memory or {})
     verdict = asked(Guard(examine=False), honest(4), honest(3), memory, 4)

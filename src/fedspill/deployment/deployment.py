@@ -109,12 +109,12 @@ class Deployment:
         parameters = sum(p.numel() for p in self.build_model().parameters())
         taking_part = settings.clients_per_round or len(self.shares.clients)
         wire = "secure aggregation" if settings.secure_aggregation else "plain aggregation"
-        guards = ", ".join(defense.name for defense in settings.defenses) or "none"
+        guards = "".join(f", {defense.name}" for defense in settings.defenses)
         return (
             f"{self.dataset.name}, {len(self.shares.clients)} clients ({taking_part} a round), "
             f"{settings.rounds} rounds, "
             f"{self.plan.model.name} with {parameters:,} parameters, {training.algorithm} with {training.optimizer}, "
-            f"{wire}, defenses: {guards}"
+            f"{wire}{guards}"
         )
 
     def protocol(self) -> dict[str, Any]:

@@ -120,11 +120,11 @@ def describe(plan: Plan, settings: Settings, model: nn.Module, dataset: Dataset,
     moves = "stands still" if chosen.static else f"trained with {chosen.training.optimizer}"
     if plan.federation.has_private_towers:
         moves += ", towers and head private"
-    guards = ", ".join(defense.name for defense in chosen.defenses) or "none"
+    guards = "".join(f", {defense.name}" for defense in chosen.defenses)
     return (
         f"{dataset.name}, vertical, {net.parties} parties, {len(stock)} samples, {chosen.rounds} rounds "
         f"of {chosen.training.batch_size} ({chosen.batches}), "
-        f"{plan.model.name} with {parameters:,} parameters, {moves}, defenses: {guards}"
+        f"{plan.model.name} with {parameters:,} parameters, {moves}{guards}"
     )
 
 

@@ -194,7 +194,7 @@ def _to_decide(cell: LeakCell, result: AuditResult) -> str:
 
 
 def _about(result: AuditResult) -> str:
-    said = f"{_capital(result.deployment.partition(', defenses: ')[0])}."  # they have a sentence of their own
+    said = f"{_capital(result.deployment)}."
     return f"{said} Test accuracy {percent(result.accuracy.value)}." if result.accuracy else said
 
 
