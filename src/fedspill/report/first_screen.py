@@ -154,13 +154,19 @@ def shown_advice(advice: Advice) -> ShownAdvice:
     tested = "Tested against attackers who know it." if knew else "Some attackers did not know of it: more may be left."
     needs = list(dict.fromkeys(need for defense in advice.defenses for need in defense.needs))
     return ShownAdvice(
-        title=" + ".join(f"{defense.title} ({defense.name})" for defense in advice.defenses),
+        title=_title(advice),
         effect="; ".join(effects),
         cost=f"{_capital(cost)}. {tested}",
         needs=f"Needs {_listed(needs)}." if needs else "",
         lines=advice.plan_lines,
         flower=advice.flower_lines,
     )
+
+
+def _title(advice: Advice) -> str:
+    """With the name of a single defense; those of several are in the lines to paste."""
+    only = f" ({advice.defenses[0].name})" if len(advice.defenses) == 1 else ""
+    return " + ".join(defense.title.partition(": ")[0] for defense in advice.defenses) + only
 
 
 def _moved(change: LeakChange) -> str:
