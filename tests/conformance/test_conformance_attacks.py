@@ -50,7 +50,11 @@ QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minut
     "lamp": {"origins": 2, "starts": 1, "turns": 1, "steps": 1, "reorderings": 1, "labels_from": ""},
     "tableak": {"starts": 2, "steps": 3, "origins": 8},
 }
-every_attack = pytest.mark.parametrize("name", NAMES)
+# Long, and much like others that always run: the first reads as `labels`, the second searches as `inverting-gradients`.
+SELDOM = {"composition-by-counts", "tableak"}
+every_attack = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SELDOM)) for name in NAMES]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,7 +382,7 @@ def tampered(honest: MemoryTrace, change: Callable[[Message], Message], only: Or
 every_attack_and_hostile_message = pytest.mark.parametrize(
     ("name", "what"),
     [
-        pytest.param(name, what, marks=[pytest.mark.slow] * ((number + place) % 5 != 0))
+        pytest.param(name, what, marks=[pytest.mark.slow] * ((number + place) % 5 != 0 or name in SELDOM))
         for number, name in enumerate(NAMES)
         for place, what in enumerate(HOSTILE)
     ],
