@@ -77,8 +77,9 @@ def test_killed_at_random_moments_it_finishes_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_at_50_random_moments_it_finishes_the_same(tmp_path: Path) -> None:
-    survive(tmp_path, kills=50, seed=2)
+@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+def test_killed_at_200_random_moments_it_finishes_the_same(tmp_path: Path, seed: int) -> None:
+    survive(tmp_path, kills=50, seed=seed)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,16 @@ def test_images_behind_strided_convolutions_come_back_whole() -> None:
     assert found.route == "a linear pair behind convolutions"
 
 
+def test_a_frozen_layer_behind_convolutions_is_named() -> None:
+    x, y = drawn(3, (1, 6, 6), seed=4)
+    message = attacked(convolutions(pooled=False), x, y)
+    weight = [name for name in message.gradients if name.endswith("weight")][3]  # of the second linear layer
+    thawed = {name: gradient for name, gradient in message.gradients.items() if name != weight}
+    found = recovered(dataclasses.replace(message, gradients=thawed), (1, 6, 6))
+    assert not found.tried
+    assert weight in found.why
+
+
 def trained(samples: int, lr: float, epochs: int, batch: int) -> tuple[AttackedMessage, Tensor]:
     """What a client sends after some epochs, by its own float32 arithmetic."""
     x, y = drawn(samples, (30,), seed=7)

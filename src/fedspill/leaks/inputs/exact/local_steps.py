@@ -78,7 +78,10 @@ def follow_local_steps(
 
 
 def pair_gradients_in(gradients: Mapping[str, Tensor], pair: LayerPair) -> PairGradients:
-    """The gradients of the first two layers among all."""
+    """The gradients of the first two layers among all; raises CannotRecover where the client froze one of them."""
+    for name in (pair.first.weight_name, pair.first.bias_name, pair.second.weight_name):
+        if name is not None and name not in gradients:
+            raise CannotRecover(f"the update holds no {name!r}, as where a layer is frozen")
     bias = None if pair.first.bias_name is None else gradients[pair.first.bias_name].double()
     return PairGradients(gradients[pair.first.weight_name].double(), bias, gradients[pair.second.weight_name].double())
 
