@@ -87,9 +87,9 @@ def of_hundred(things: str) -> Callable[[float], str]:
     return lambda share: f"{round(100 * share)} of 100 {things}"
 
 
-def sure_percent(area: float) -> str:
+def told_apart(area: float) -> str:
     """A restricted ROC area on its scale from one half, guessing, to one, always right. It is no share of anything."""
-    return f"{round(100 * area)} % sure"
+    return f"{round(100 * area)} % told apart"
 
 
 # Nearest ids of public taxonomies; none of them speaks of federated learning.

@@ -38,6 +38,7 @@ from fedspill.audit.severity import (
     state_of,
     sure_advantage,
 )
+from fedspill.audit.why_not import OTHERS_RUN_IT
 from fedspill.metric import Score
 from fedspill.registry import load_leak
 from fedspill.report import comparison, html, markdown, text
@@ -172,6 +173,21 @@ def test_no_adversary_is_rated_below_a_weaker_one(result: AuditResult) -> None:
             for weaker in row.cells:
                 if ADVERSARIES[stronger.adversary].has_all_of(ADVERSARIES[weaker.adversary]):
                     assert badness(stronger)[:2] >= badness(weaker)[:2]
+
+
+def test_what_only_a_weaker_one_runs_is_as_out_of_reach_for_the_stronger() -> None:
+    def answer(adversary: str, state: str, why: str) -> Finding:
+        told = {"status": "skipped", "state": state, "why_short": why}
+        blank = Finding(id=adversary, attack="labels", title="labels", adversary=adversary, family="labels")
+        return blank.model_copy(update=told)
+
+    (row,) = leak_rows(
+        [
+            answer("curious-server", "cannot", "sees no single update"),
+            answer("malicious-server-updates", "not tested", OTHERS_RUN_IT),
+        ]
+    )
+    assert [(cell.state, cell.why) for cell in row.cells] == [("cannot", "sees no single update")] * 2
 
 
 @lenient

@@ -11,7 +11,7 @@ from typing import Any
 from fedspill.audit.result import Finding, Headline, LeakCell, LeakRow, ScoreFigures, TwinSummary
 from fedspill.audit.severity import DEGREES, Severity, State, bar_of, unit_advantage
 from fedspill.audit.twin_scores import believed
-from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND
+from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND, OTHERS_RUN_IT
 from fedspill.errors import FedspillError
 from fedspill.leak import Leak
 from fedspill.metric import Score
@@ -210,7 +210,7 @@ def _with_weaker(own: LeakCell, leak: str, cells: dict[tuple[str, str], LeakCell
     for (name, adversary), cell in cells.items():
         other = _threat(adversary)
         weaker = name == leak and adversary != own.adversary and threat and other and threat.has_all_of(other)
-        if weaker and badness(cell) > badness(worst):
+        if weaker and (badness(cell) > badness(worst) or worst.why == OTHERS_RUN_IT):
             worst = cell.model_copy(update={"adversary": own.adversary, "by_weaker": adversary})
     return worst
 

@@ -36,6 +36,7 @@ KNOWN_AS = {
 }
 _SEEN_AS = {"returned": "gradients that come back", "embedding": "embeddings", "prediction": "predictions"}
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
+OTHERS_RUN_IT = "other adversaries run it"  # a weaker one has the same attack, and its answer counts for both
 LONGEST = 60  # characters of a reason in a cell
 
 
@@ -66,7 +67,7 @@ def lacking(pair: Pair) -> WhyNot:
     if unknown:
         return WhyNot("cannot", f"does not know {KNOWN_AS[unknown[0]]}", lacks)
     absent = sorted(needs.knows & (set(pair.without) | (threat.knows - OFFERED)))
-    short = f"the plan does not set aside {KNOWN_AS[absent[0]]}" if absent else "other adversaries run it"
+    short = f"the plan does not set aside {KNOWN_AS[absent[0]]}" if absent else OTHERS_RUN_IT
     return WhyNot("not tested", short, 1)
 
 

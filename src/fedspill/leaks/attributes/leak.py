@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedspill.leak import ATTRIBUTE_IDS, Leak, sure_percent
+from fedspill.leak import ATTRIBUTE_IDS, Leak, told_apart
 from fedspill.leaks.attributes.guess import Attributes
 from fedspill.leaks.attributes.metrics import AttributeAuc, OutsiderAttributeAuc
 from fedspill.leaks.attributes.reading import read_attributes
@@ -22,8 +22,8 @@ ATTRIBUTES = Leak(
         "adversary_data": {"per_class": 20, "shadow": 300},
         "targets": {"attribute": "secret", "members": 32, "others": 0},
     },
-    figure=sure_percent,
-    sentence="the attacker is {figure} which people have the attribute",
+    figure=told_apart,
+    sentence="people who have the attribute are {figure} from others",
     claim="tell {often} a hidden attribute of a known person",
     taxonomy=ATTRIBUTE_IDS,
     reader=read_attributes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from fedspill.leak import MEMBERSHIP_IDS, Leak, sure_percent
+from fedspill.leak import MEMBERSHIP_IDS, Leak, told_apart
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
 from fedspill.leaks.membership.reading import read_members
@@ -24,8 +24,8 @@ MEMBERSHIP = Leak(
         "adversary_data": {"per_class": 20, "shadow": 300},
         "targets": {"members": 16, "others": 16},
     },
-    figure=sure_percent,
-    sentence="the attacker is {figure} which records were trained on",
+    figure=told_apart,
+    sentence="records that were trained on are {figure} from others",
     claim="tell {often} whether a person's record was trained on",
     taxonomy=MEMBERSHIP_IDS,
     reader=read_members,
