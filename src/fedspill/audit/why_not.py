@@ -36,6 +36,7 @@ KNOWN_AS = {
 }
 _SEEN_AS = {"returned": "gradients that come back", "embedding": "embeddings", "prediction": "predictions"}
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
+HOLDS_IT = "holds it itself"
 OTHERS_RUN_IT = "other adversaries run it"  # a weaker one has the same attack, and its answer counts for both
 LONGEST = 60  # characters of a reason in a cell
 
@@ -55,7 +56,7 @@ def lacking(pair: Pair) -> WhyNot:
     if stands_in(threat) != made_for(needs):
         return WhyNot("not tested", "no attack on this kind of federation", OF_ANOTHER_KIND)
     if threat.name in pair.leak.held_by:
-        return WhyNot("not tested", "holds it itself", 0)
+        return WhyNot("not tested", HOLDS_IT, 0)
     unseen = [kinds for kinds in needs.sees if not any(threat.sees_of_others(kind) for kind in kinds)]
     unknown, undone = sorted(needs.knows - threat.knows), sorted(needs.does - threat.does)
     lacks = len(unseen) + len(unknown) + len(undone)

@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedspill.audit.result import Advice, AuditResult, Headline, LeakCell, LeakChange, LeakRow
+from fedspill.audit.result import AccuracyFigures, Advice, AuditResult, Headline, LeakCell, LeakChange, LeakRow
+from fedspill.audit.severity import MOST, NEARLY_ALL, NOTICEABLE
+from fedspill.audit.why_not import HOLDS_IT
 from fedspill.report.figures import counted, percent, points
 from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
@@ -97,7 +99,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         twin=twin_words(result.twin),
         left_out=f"Not asked by this plan: {_listed(result.left_out)}." if result.left_out else "",
         defenses=_defenses(result),
-        advice=tuple(shown_advice(advice) for advice in _first_advice(result)),
+        advice=tuple(shown_advice(advice, result.accuracy) for advice in _first_advice(result)),
         after=tuple(shown_row(row, result) for row in _as_before(after.leaks, result.leaks)) if after else (),
         after_words=_after_words(after.advice) if after else "",
         unhelped=_unhelped(result),
@@ -143,14 +145,18 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
         return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
     if cell.state == "undecided":
         return ShownCell(kind, cell.state, cell.between or cell.figure, _to_decide(cell, result))
+    if cell.why == HOLDS_IT:
+        return ShownCell("cannot", "its own", "", cell.why)
     return ShownCell(kind, cell.state, "", cell.why)
 
 
-def shown_advice(advice: Advice) -> ShownAdvice:
+def shown_advice(advice: Advice, before: AccuracyFigures | None) -> ShownAdvice:
     effects = [f"{change.title}: {_moved(change)}" for change in advice.changes]
     knew = all(change.adaptive for change in advice.changes)
-    cost = "" if advice.accuracy is None else f"accuracy {points(advice.accuracy_change)}, to "
-    cost += percent(advice.accuracy.value) if advice.accuracy else "accuracy not measured"
+    cost = "accuracy not measured"
+    if advice.accuracy:
+        now, was = percent(advice.accuracy.value), percent(before.value) if before else ""
+        cost = f"accuracy stays {now}" if now == was else f"accuracy {now}" + (f" instead of {was}" if was else "")
     tested = "Tested against attackers who know it." if knew else "Some attackers did not know of it: more may be left."
     needs = list(dict.fromkeys(need for defense in advice.defenses for need in defense.needs))
     return ShownAdvice(
@@ -252,7 +258,12 @@ def _unhelped(result: AuditResult) -> str:
     if result.target == "trace":
         return "No defense was tried: a recording cannot be trained again."
     found = any(row.state == "found" for row in result.leaks)
-    return "No defense was tried on what was found." if found and not (result.advice or result.after) else ""
+    if not found or result.advice or result.after:
+        return ""
+    none = result.plan.get("candidates") in ([], ())
+    return "No defense was tried on what was found" + (
+        ": the plan says candidates = []. Leave that line out, and all that fit are." if none else "."
+    )
 
 
 def _sure(result: AuditResult) -> tuple[str, ...]:
@@ -263,18 +274,32 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
         f"{counted(seeds, 'federation')} trained" if result.target == "plan" else "one recording",
         f"{passed} of {counted(len(result.controls), 'self-check')} passed",
     ]
-    undecided = [row.title for row in result.leaks if any(cell.state == "undecided" for cell in row.cells)]
+    who = {adversary.name: adversary.who or adversary.name for adversary in result.adversaries}
+    open_to = [
+        (who.get(cell.adversary, cell.adversary), row.title)
+        for row in result.leaks
+        for cell in row.cells
+        if cell.state == "undecided"
+    ]
+    undecided = [
+        f"to {name}: {_listed([title for other, title in open_to if other == name])}"
+        for name in dict.fromkeys(name for name, _ in open_to)
+    ]
     failed = [row.title for row in result.leaks if any(cell.state == "errored" for cell in row.cells)]
     read = sum(finding.status == "read" for finding in result.findings)
     if read:
         said.append(f"{counted(read, 'attack')} read something that nothing is known to hold against")
     if undecided:
-        said.append(f"undecided: {_listed(undecided)}")
+        said.append(f"undecided {', '.join(undecided)}")
     if failed:
         said.append(f"could not be measured: {_listed(failed)}")
     if not result.verdict.complete and not failed and not read:
         said.append("some attacks gave nothing")
     said.append("not found means that we did not find it, not that it is safe")
+    said.append(
+        f"medium is from {NOTICEABLE} of the way from guessing to certainty, high from {MOST}, "
+        f"critical from {NEARLY_ALL}"
+    )
     return tuple(said)
 
 

@@ -76,7 +76,7 @@ def _page(result: AuditResult) -> dict[str, Any]:
         "families": {family["family"]: family for family in shown["families"]},
         "adversaries": {adversary["name"]: adversary for adversary in shown["adversaries"]},
         "names_of": names_of,
-        "advised": [shown_advice(advice) for advice in advised],
+        "advised": [shown_advice(advice, result.accuracy) for advice in advised],
         "plan_text": json.dumps(shown["plan"], indent=1, ensure_ascii=False),
     }
 
