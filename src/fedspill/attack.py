@@ -16,6 +16,7 @@ from fedspill.failing_line import failed_with
 from fedspill.guess import Guess
 from fedspill.leak import Leak
 from fedspill.messages import Message
+from fedspill.placement import CPU, moved
 from fedspill.threat import Needs, ThreatModel
 from fedspill.trace import View
 
@@ -50,6 +51,7 @@ class Attack(ABC):
         promised: type[Guess] = self.leak.guess
         if not isinstance(guess, promised):
             raise AttackFailed(f"{self.name} promised {promised.__name__}, returned {type(guess).__name__}.")
+        guess = guess if view.device == CPU else moved(guess, CPU)
         guess.check()
         return guess
 

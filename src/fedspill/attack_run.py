@@ -18,6 +18,7 @@ from fedspill.guess import Guess
 from fedspill.intervals import CLIENTS, Proof, Scale
 from fedspill.leak import Leak
 from fedspill.metric import Measured, Metric, Score
+from fedspill.placement import CPU
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.reading import Reading
 from fedspill.registry import entries, make
@@ -95,6 +96,7 @@ def run_attack(
     limit: float | None = None,
     show_data: bool = False,
     progress: Progress = UNWATCHED,
+    device: str = CPU,
 ) -> Outcome:
     """What `attack` by `threat` reads out of `trace`, held against the truth.
 
@@ -102,7 +104,7 @@ def run_attack(
     cannot run, or fails, raises; one whose guess cannot be held against the truth is unscored, never zero. Where the
     truth is not known, the outcome is what was read.
     """
-    view = trace.view(threat, me=threat.me, knowledge=knowledge, progress=progress)
+    view = trace.view(threat, me=threat.me, knowledge=knowledge, progress=progress, device=device)
     guess = attack(view, seed=seed, limit=limit)
     truth = trace.truth() if truth is None else truth
     return score_guess(attack.leak, guess, truth, used=sorted(view.used), metrics=metrics, show_data=show_data)

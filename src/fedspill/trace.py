@@ -12,6 +12,7 @@ from torch import Tensor, stack
 
 from fedspill.errors import NotKnown, NotVisible
 from fedspill.messages import Kind, Message
+from fedspill.placement import CPU, made_on, moved
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.threat import KNOWLEDGE, ThreatModel
 
@@ -173,14 +174,15 @@ class Trace(ABC):
         me: str | None = None,
         knowledge: Mapping[str, Any] | None = None,
         progress: Progress = UNWATCHED,
+        device: str = CPU,
     ) -> View:
-        """What `threat` sees; of the protocol and the given knowledge it gets what it may know, and nothing else."""
+        """What `threat` sees, on `device`; of protocol and given knowledge what it may know, and nothing else."""
         known, public = self.known_to(threat, knowledge)
 
         def said(kind: Kind | None, number: int | None) -> Iterator[Message]:
             return self.messages(kind, round=number)
 
-        return View(said, threat, known, me=me, public=public, progress=progress)
+        return View(said, threat, known, me=me, public=public, progress=progress, device=device)
 
     @final
     def known_to(
@@ -209,8 +211,10 @@ class View:
         me: str | None = None,
         public: Mapping[str, Any] | None = None,
         progress: Progress = UNWATCHED,
+        device: str = CPU,
     ) -> None:
         self.threat = threat
+        self.device = device  # where all that it gives out lies
         self.me = me
         self.progress = progress  # for long work to tell how far it is
         self.public = dict(public or {})
@@ -227,7 +231,8 @@ class View:
                 remedy="An attack must declare what it reads in `needs`.",
             )
         found = self.__said(kind, round)
-        return [message for message in found if self.threat.sees_message(message, self.me)]
+        visible = [message for message in found if self.threat.sees_message(message, self.me)]
+        return visible if self.device == CPU else [moved(message, self.device) for message in visible]
 
     def sees(self, kind: Kind) -> bool:
         """Whether messages of that kind are visible at all."""
@@ -264,7 +269,10 @@ class View:
                 remedy=f"Give it to the view: trace.view(threat, knowledge={{{what!r}: ...}}).",
             )
         self.used.add(what)
-        return self.__knowledge[what]
+        known = self.__knowledge[what]
+        if self.device == CPU:
+            return known
+        return made_on(known, self.device) if what == "architecture" else moved(known, self.device)
 
     def has(self, what: str) -> bool:
         """Whether that knowledge is at hand."""

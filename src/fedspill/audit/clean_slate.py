@@ -10,7 +10,10 @@ def as_if_fresh() -> None:
     import numpy as np
     import torch
 
+    from fedspill.placement import use_full_precision
+
     torch.set_num_threads(1)
+    use_full_precision()
     torch.manual_seed(0)
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)

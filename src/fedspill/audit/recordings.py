@@ -173,10 +173,10 @@ class Recordings:
     def attack_process(self, attack: str) -> Iterator[AttackProcess]:
         """The process that runs it. Ours is used again, as long as it lives; code of others has one to itself."""
         if is_foreign(attack):
-            with AttackProcess(self._hidden()) as process:
+            with AttackProcess(self._hidden(), self._target.plan.device) as process:
                 yield process
             return
-        process = self._attack_process or AttackProcess(self._hidden())
+        process = self._attack_process or AttackProcess(self._hidden(), self._target.plan.device)
         self._attack_process = None
         try:
             yield process

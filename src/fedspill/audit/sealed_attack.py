@@ -33,6 +33,7 @@ from fedspill.files import dump_json
 from fedspill.guess import Guess
 from fedspill.leak import Leak
 from fedspill.messages import Message
+from fedspill.placement import CPU
 from fedspill.plain_text import one_line
 from fedspill.registry import entries, find, load_leak, make, options_of
 from fedspill.threat import Needs, ThreatModel, needs
@@ -125,7 +126,8 @@ def _asked(name: str, options: bytes) -> tuple[AttackFacts | None, str]:
 class AttackProcess:
     """The other process and our side of its pipes."""
 
-    def __init__(self, hidden: Sequence[Path]) -> None:
+    def __init__(self, hidden: Sequence[Path], device: str = CPU) -> None:
+        self.device = device
         self._process = fork("attack", hidable(hidden))
         self.unsealed = str(self._answer().head.get("unsealed", ""))  # why it could see more than it is given
 
@@ -201,7 +203,7 @@ class SealedAttack(Planter):
         """Hands over what the adversary knows."""
         self._trace = trace
         known, public = trace.known_to(self._threat, knowledge)
-        order = AttackOrder(self._name, self._options, self._threat, self._me, known, public)
+        order = AttackOrder(self._name, self._options, self._threat, self._me, known, public, self._process.device)
         facts = self._process.begin(order)
         self._for_each_client = facts.for_each_client
         lacks = self._threat.missing(facts.needed())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedspill.cli.options import DataDir, JsonFile, Partial, option_value, use_one_thread, write_json
+from fedspill.cli.options import DataDir, Device, JsonFile, Partial, option_value, use_one_thread, write_json
 from fedspill.cli.terminal import Screen
 from fedspill.errors import ExitCode, NotApplicable
 from fedspill.plain_text import plain
@@ -36,6 +36,7 @@ def attack(
     seed: Annotated[int, typer.Option(min=0)] = 7,
     limit: Annotated[float | None, typer.Option(help="Seconds after which the attack is stopped.")] = None,
     partial: Partial = False,
+    device: Device = "cpu",
     data_dir: DataDir = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -57,7 +58,7 @@ def attack(
     from fedspill.truth_table import brought_truth
 
     screen = Screen()
-    use_one_thread("cpu")
+    use_one_thread(device)
     made = make("attacks", name, dict(map(option_value, set_ or [])))
     threat = named_adversary(adversary)
     recorded: Trace = FolderTrace(trace, partial=partial)
@@ -89,6 +90,7 @@ def attack(
         metrics=[make("metrics", one) for one in metric or []],
         limit=limit,
         progress=screen,
+        device=device,
     )
     _show(screen, outcome)
     scores = {one: _as_json(score) for one, score in outcome.scores.items()}

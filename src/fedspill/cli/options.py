@@ -41,7 +41,10 @@ def use_one_thread(device: str) -> None:
     """One torch thread per process, and an early word when the device is not there."""
     import torch
 
+    from fedspill.placement import use_full_precision
+
     torch.set_num_threads(1)
+    use_full_precision()
     refuse_missing_device(device)
 
 
