@@ -1,8 +1,9 @@
-"""Where tensors live: one device for all that an attack is handed, and full precision on it."""
+"""Where tensors live, and the precision there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -13,9 +14,11 @@ CPU = "cpu"
 
 
 def moved(value: Any, device: str) -> Any:
-    """The same on that device: tensors, what holds tensors, and the models that a factory makes."""
-    if isinstance(value, Tensor | nn.Module):
+    """The same on that device: tensors, models, and what holds them."""
+    if isinstance(value, Tensor):
         return value.to(device)
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value).to(device)  # a module moves in place, and its owner may need it where it was
     if isinstance(value, Mapping):
         return {key: moved(one, device) for key, one in value.items()}
     if type(value) in (list, tuple):
@@ -25,11 +28,6 @@ def moved(value: Any, device: str) -> Any:
         there = {name: moved(one, device) for name, one in held.items()}
         return replace(value, **{name: one for name, one in there.items() if one is not held[name]})
     return value
-
-
-def made_on(factory: Callable[[], nn.Module], device: str) -> Callable[[], nn.Module]:
-    """A factory whose models are there."""
-    return lambda: factory().to(device)
 
 
 def use_full_precision() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, stack
 
 from fedspill.errors import NotKnown, NotVisible
 from fedspill.messages import Kind, Message
-from fedspill.placement import CPU, made_on, moved
+from fedspill.placement import CPU
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.threat import KNOWLEDGE, ThreatModel
 
@@ -176,7 +176,7 @@ class Trace(ABC):
         progress: Progress = UNWATCHED,
         device: str = CPU,
     ) -> View:
-        """What `threat` sees, on `device`; of protocol and given knowledge what it may know, and nothing else."""
+        """What `threat` sees; of the protocol and the given knowledge it gets what it may know, and nothing else."""
         known, public = self.known_to(threat, knowledge)
 
         def said(kind: Kind | None, number: int | None) -> Iterator[Message]:
@@ -214,7 +214,9 @@ class View:
         device: str = CPU,
     ) -> None:
         self.threat = threat
-        self.device = device  # where all that it gives out lies
+        # Where to compute what runs through the model often. All that a view gives out is on the CPU, where small
+        # algebra is faster than on a GPU, and what an attack says is brought back there.
+        self.device = device
         self.me = me
         self.progress = progress  # for long work to tell how far it is
         self.public = dict(public or {})
@@ -231,8 +233,7 @@ class View:
                 remedy="An attack must declare what it reads in `needs`.",
             )
         found = self.__said(kind, round)
-        visible = [message for message in found if self.threat.sees_message(message, self.me)]
-        return visible if self.device == CPU else [moved(message, self.device) for message in visible]
+        return [message for message in found if self.threat.sees_message(message, self.me)]
 
     def sees(self, kind: Kind) -> bool:
         """Whether messages of that kind are visible at all."""
@@ -269,10 +270,7 @@ class View:
                 remedy=f"Give it to the view: trace.view(threat, knowledge={{{what!r}: ...}}).",
             )
         self.used.add(what)
-        known = self.__knowledge[what]
-        if self.device == CPU:
-            return known
-        return made_on(known, self.device) if what == "architecture" else moved(known, self.device)
+        return self.__knowledge[what]
 
     def has(self, what: str) -> bool:
         """Whether that knowledge is at hand."""

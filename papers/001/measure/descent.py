@@ -11,12 +11,12 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from fedspill.cuda_graphs import record_graph
 from fedspill.dataset import Dataset
 from fedspill.federation.batches import plan_batches
 from fedspill.federation.local import accuracy
 from fedspill.intervals import mean_interval
 from fedspill.leaks.inputs.tile_metrics import tile_psnr
-from fedspill.leaks.inputs.vertical.cuda_graphs import record_graph
 from fedspill.leaks.inputs.vertical.published_algorithms import STEPS, PublishedConstants, PublishedDescent
 from fedspill.metric import Score
 from fedspill.reproduce import By, Row, Run

@@ -21,7 +21,7 @@ from fedspill.audit.frames import Frame, pack_guess, read_frame, seeded, write_f
 from fedspill.audit.namespaces import seal
 from fedspill.errors import AttackFailed, FedspillError, NotApplicable, NotKnown
 from fedspill.failing_line import failed_with
-from fedspill.placement import CPU, moved
+from fedspill.placement import CPU
 from fedspill.registry import make, options_of
 from fedspill.threat import ThreatModel
 from fedspill.trace import View
@@ -79,7 +79,6 @@ class _Held:
         order: AttackOrder = pickle.loads(body)  # noqa: S301
         self._attack = make("attacks", order.attack, order.options)
         self._messages: list[Any] = []
-        self._device = order.device
         if order.threat is not None:
             self._view = View(
                 self._said, order.threat, order.known, me=order.me, public=order.public, device=order.device
@@ -114,8 +113,8 @@ class _Held:
                 return Frame({"rounds": [planted.start, planted.stop]})
             case "plant":
                 model, state = pickle.loads(frame.body)  # noqa: S301 - as above
-                made = self._attack.plant(moved(model, self._device), self._view, seeded(state))
-                tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in made.tensors.items()}
+                made = self._attack.plant(model, self._view, seeded(state))
+                tensors = {name: tensor.contiguous().clone() for name, tensor in made.tensors.items()}
                 return Frame({"planted": sorted(tensors)}, safetensors.torch.save(tensors))
             case _:
                 guess = self._attack(self._view, seed=frame.head["seed"], limit=None)

@@ -19,7 +19,7 @@ def train(
         freeze_batch_norm(model)
     batches = training.batches(len(examples), rng)
     with torch.random.fork_rng(devices=[]):
-        _seed_dropout(rng.initial_seed(), examples.x.device)
+        seed_dropout(rng.initial_seed(), examples.x.device)
         if training.algorithm == "fedsgd":
             return training.gradient_of(model, examples.take(batches[0]), rng)
         optimizer = training.optimizer_for(model.parameters())
@@ -30,7 +30,7 @@ def train(
     return change(model, start)
 
 
-def _seed_dropout(seed: int, device: torch.device) -> None:
+def seed_dropout(seed: int, device: torch.device) -> None:
     """Dropout draws from the global generator. torch.manual_seed would cost more than training a small model."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

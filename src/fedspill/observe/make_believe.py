@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -15,9 +15,10 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
 from fedspill.federation.guarded import GuardedTraining
-from fedspill.federation.local import freeze_batch_norm, state_of, train
+from fedspill.federation.local import freeze_batch_norm, seed_dropout, state_of, train
 from fedspill.messages import SERVER, Kind, Message, client
 from fedspill.observe.row_by_row import row_by_row
+from fedspill.placement import CPU, moved
 from fedspill.training import LocalTraining, Tensors, is_single
 
 GROUP = 64  # trainings stacked at a time
@@ -32,14 +33,16 @@ class Workshop:
     training: LocalTraining
     auxiliary: Examples
     defenses: tuple[Defense, ...] = ()
+    device: str = CPU  # where make-believe clients train; what they send comes back to the CPU
 
     def send(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
         """What make-believe clients with auxiliary samples `rows` (clients, n) send after starting from `start`.
 
         Of each tensor in `names` the change, or the gradient under FedSGD: (clients, ...).
         """
-        groups = [self._sent(start, part, names, rng) for part in torch.split(rows, self._group())]
-        return {name: torch.cat([group[name] for group in groups]) for name in names}
+        there, start = self._there, moved(start, self.device)
+        groups = [there._sent(start, part, names, rng) for part in torch.split(rows, self._group())]
+        return {name: torch.cat([group[name] for group in groups]).to(CPU) for name in names}
 
     def learnt(self, start: Tensors, steps: int, rng: torch.Generator) -> Tensors:
         """`start` after so many local steps on the auxiliary samples themselves, which it then knows as its own."""
@@ -53,14 +56,24 @@ class Workshop:
             steps=steps,
             batch_norm=self.training.batch_norm,
         )  # without the clients' rules: it is the knowledge that counts, not the way to it
-        moved = train(self.model, start, self.auxiliary, plain, _seeded(rng))
-        return {name: tensor + moved[name] if name in moved else tensor for name, tensor in start.items()}
+        there = self._there
+        change = moved(train(there.model, moved(start, self.device), there.auxiliary, plain, _seeded(rng)), CPU)
+        return {name: tensor + change[name] if name in change else tensor for name, tensor in start.items()}
+
+    @cached_property
+    def _there(self) -> Workshop:
+        """The same with model and samples on the device."""
+        if self.device == CPU:
+            return self
+        model, auxiliary = copy.deepcopy(self.model).to(self.device), self.auxiliary.to(self.device)
+        return replace(self, model=model, auxiliary=auxiliary, device=CPU)  # there already: nothing more is moved
 
     @cached_property
     def is_stacked(self) -> bool:
         """Whether clients are trained together, and not one by one."""
-        start = {name: tensor.clone() for name, tensor in state_of(self.model).items()}
-        return stacks(self.model, start, self.auxiliary, self.training)
+        there = self._there
+        start = {name: tensor.clone() for name, tensor in state_of(there.model).items()}
+        return stacks(there.model, start, there.auxiliary, self.training)
 
     def _group(self) -> int:
         numbers = sum(p.numel() for p in self.model.parameters())
@@ -81,7 +94,7 @@ class Workshop:
             each = [{name: tensor[index] for name, tensor in together.items()} for index in range(len(rows))]
         else:
             each = [train(self.model, start, self._examples(own, rng), self.training, _seeded(rng)) for own in rows]
-        sent = [self._defended(moved, rows.shape[1], rng) for moved in each]
+        sent = [self._defended(change, rows.shape[1], rng) for change in each]
         return {name: torch.stack([one[name] for one in sent]) for name in names}
 
     def _examples(self, own: Tensor, rng: torch.Generator) -> Examples:
@@ -98,17 +111,17 @@ class Workshop:
         joined = Examples.join(clients)
         rows = torch.split(torch.arange(len(joined)), [len(own) for own in clients])
         steps = [self.training.schedule(len(own)).steps for own in clients]
-        moved = {name: torch.zeros(len(clients), *start[name].shape) for name in names}
+        changes = {name: start[name].new_zeros(len(clients), *start[name].shape) for name in names}
         for count in sorted(set(steps)):
             where = [index for index, own in enumerate(steps) if own == count]
             part = [rows[index] for index in where]
             for name, change in train_stack(self.model, start, joined, part, self.training, names, rng).items():
-                moved[name][where] = change
-        return moved
+                changes[name][where] = change
+        return changes
 
-    def _defended(self, moved: Tensors, samples: int, rng: torch.Generator) -> Tensors:
+    def _defended(self, change: Tensors, samples: int, rng: torch.Generator) -> Tensors:
         kind: Kind = "gradient" if self.training.algorithm == "fedsgd" else "update"
-        message = Message(0, client(0), SERVER, kind, moved, {"examples": samples})
+        message = Message(0, client(0), SERVER, kind, change, {"examples": samples})
         for defense in self.defenses:
             message = defense.outgoing(message, _seeded(rng))
         return dict(message.tensors)
@@ -167,21 +180,20 @@ def train_stack(
     stacked = {name: start[name].expand(clients, *start[name].shape).clone().requires_grad_() for name in learns}
     optimizer = training.optimizer_for(stacked.values())
     with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
-        torch.default_generator.manual_seed(int(torch.randint(1 << 62, (1,), generator=rng)))
+        seed_dropout(int(torch.randint(1 << 62, (1,), generator=rng)), auxiliary.x.device)
         for step in _steps(rows, training, rng):
             gradients = _gradients(net, fixed, stacked, auxiliary, step, training, rng)
             if training.algorithm == "fedsgd":
                 sent = {name: gradient for name, gradient in gradients.items() if gradient is not None}
                 return {
-                    name: sent[name] if name in sent else torch.zeros(clients, *start[name].shape) for name in names
+                    name: sent[name] if name in sent else start[name].new_zeros(clients, *start[name].shape)
+                    for name in names
                 }
             for name, parameter in stacked.items():
                 parameter.grad = gradients[name]
             optimizer.step()
-    return {
-        name: stacked[name].detach() - start[name] if name in stacked else torch.zeros(clients, *start[name].shape)
-        for name in names
-    }
+    zeros = {name: start[name].new_zeros(clients, *start[name].shape) for name in names if name not in stacked}
+    return {name: stacked[name].detach() - start[name] if name in stacked else zeros[name] for name in names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +224,8 @@ def _gradients(
 ) -> dict[str, Tensor | None]:
     """(clients, ...) what the optimizer of each client gets."""
     rules = training if isinstance(training, GuardedTraining) else None
-    x, y = auxiliary.x[step.rows], auxiliary.y[step.rows]
+    chosen = step.rows.to(auxiliary.x.device)
+    x, y = auxiliary.x[chosen], auxiliary.y[chosen]
     sizes = [rules.size_of(taken) if rules else taken for taken in step.present.sum(1).tolist()]
     weights = step.present / torch.tensor(sizes)[:, None]
     if rules and rules.clip is not None:

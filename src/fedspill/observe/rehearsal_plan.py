@@ -18,11 +18,13 @@ from fedspill.observe.head_readings import HeadReader
 from fedspill.observe.local_changes import KnownOptimizer
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.rehearsed_shares import RehearsalSizes, RoundScene, SentUpdate
+from fedspill.placement import CPU
 from fedspill.trace import View
 from fedspill.training import LocalTraining, Tensors
 from fedspill.training import Optimizer as OptimizerName
 
 MOST_FLOPS = 2e10  # of an update's rehearsals: some seconds of one core (convention)
+GPU_IS_FASTER = 100  # times a core (convention)
 LEAST_NEAR = 24  # make-believe clients around an estimate; with fewer there is nothing to fit to (convention)
 MOST_MESSAGES = 1_000  # rehearsed in one call: some minutes (convention)
 MOST_SAMPLES = 100_000  # of a client: a message can claim any number
@@ -67,11 +69,12 @@ def plan_rehearsal(view: View, messages: Sequence[Message], flops: float = MOST_
     defenses = tuple(view.knows("defense")) if view.has("defense") else ()
     for defense in defenses:
         training = defense.local(training)
-    shop = Workshop(model, training, auxiliary, defenses)
+    shop = Workshop(model, training, auxiliary, defenses, view.device)
     weight, bias = str(view.public["head_weight"]), view.public.get("head_bias")
     bias = bias if all(bias in message.tensors for message in messages) else None
     try:
-        plan = affordable(shop, max(update.samples for update in updates) * training.epochs, flops)
+        paid = flops if view.device == CPU else GPU_IS_FASTER * flops
+        plan = affordable(shop, max(update.samples for update in updates) * training.epochs, paid)
         scenes = {number: _scene(shop, starts[number], weight, bias, classes) for number in {u.round for u in updates}}
     except (AttributeError, RuntimeError, ValueError, TypeError) as error:
         raise NotApplicable("Not rehearsed: the architecture cannot be run on the auxiliary data") from error

@@ -31,6 +31,7 @@ from fedspill.leaks.inputs.search.recipes import dlg, inverting_gradients
 from fedspill.leaks.inputs.search.saved_search import SavedSearches
 from fedspill.leaks.inputs.search.search import Box, Recipe, SearchResult, SearchState, one_hot, reconstruct
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.placement import moved
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.registry import make
 from fedspill.threat import Needs, needs
@@ -72,7 +73,7 @@ class GradientMatching(Attack, ABC):
         if self.labels_from and small:
             notes.append(f"labels by {self.labels_from}" if labels else f"{self.labels_from} gave no labels")
         answers = []
-        for attacked in messages:
+        for attacked in (moved(message, view.device) for message in messages):
             shape = sample_shape(view, attacked)
             if attacked.samples > self.most_samples:
                 why = f"batches of more than {self.most_samples} samples are not tried (option most_samples)"
@@ -91,6 +92,7 @@ def match_gradients(
     attacked: AttackedMessage, shape: tuple[int, ...], classes: int, view: View, rng: torch.Generator, *, moves: int
 ) -> RecoveredInputs:
     """Our own choice for small batches: two recipes that fail on different networks, of which the better one counts."""
+    attacked = moved(attacked, view.device)
     recipes = _recipes(attacked, moves)
     able = all(view.has(word) for word in ("batch_size", "local_lr"))
     known = labels_from_attack("labels", view, rng).get(attacked.of) if able else None
@@ -138,7 +140,7 @@ def best_explanation(
         return RecoveredInputs.none(why, tried=True)
     whole, missed, x, soft = best
     certain = missed < CERTAIN and attacked.can_vouch(x)
-    return RecoveredInputs(x, torch.full((len(x),), certain), soft.argmax(1), unexplained=whole)
+    return RecoveredInputs(x.cpu(), torch.full((len(x),), certain), soft.argmax(1).cpu(), unexplained=whole)
 
 
 def search_and_save(

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedspill.cuda_graphs import replayed
 from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction
 from fedspill.leaks.inputs.search.objectives import GradientDistance
 from fedspill.leaks.inputs.search.optimizers import OptimizerState, SearchOptimizer, moved_to
@@ -126,18 +127,24 @@ def reconstruct(
             return x, fixed
         return x, at[:, size:].reshape(restarts, count, classes).softmax(-1)
 
-    def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
+    def measure(at: Tensor) -> tuple[Tensor, ...]:
         at = at.detach().requires_grad_()
         with torch.enable_grad():
             x, soft = read(at)
             match = recipe.objective(gradients(x, soft), observed)
             loss = match + sum(prior(x) for prior in recipe.priors)
             (slope,) = torch.autograd.grad(loss.sum(), [at])
-        better = match.detach() < least
-        least[better] = match.detach()[better]
-        best[better] = at.detach()[better]
         sound = slope.isfinite().all(1, keepdim=True)
-        return loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
+        return match.detach(), loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
+
+    measured = replayed(measure, optimizer.points) if like.is_cuda else measure
+
+    def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
+        match, loss, slope = measured(at)
+        better = match < least
+        best.copy_(torch.where(better[:, None], at.detach(), best))
+        least.copy_(torch.where(better, match, least))
+        return loss, slope
 
     def state_now() -> SearchState:
         return SearchState(optimizer, least.clone(), best.clone(), rng.get_state())

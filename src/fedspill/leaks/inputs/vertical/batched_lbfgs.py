@@ -16,8 +16,8 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from fedspill.cuda_graphs import WARM, record_graph
 from fedspill.leaks.inputs.lbfgs_rules import SUFFICIENT_DECREASE, has_curvature
-from fedspill.leaks.inputs.vertical.cuda_graphs import WARM, record_graph
 
 # Weight of the objective's second term, one for all rows or (n,), and how many points of each row are evaluated.
 WeightedStage: TypeAlias = tuple[float | Tensor, int]
