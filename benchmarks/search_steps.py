@@ -39,16 +39,16 @@ def searched(model: nn.Module, observed: list[Tensor], batch: int, steps: int) -
     few = {"rng": torch.Generator().manual_seed(1), "targets": targets}
     began = time.perf_counter()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        search.reconstruct(inverting_gradients(60), gradients_of(model), observed, (batch, 3, 32, 32), 10, **few)
+        search.reconstruct(inverting_gradients(20), gradients_of(model), observed, (batch, 3, 32, 32), 10, **few)
         torch.cuda.synchronize()
     busy = sum(event.self_device_time_total for event in seen.key_averages()) / 1e6
-    return seconds, busy / (60 * seconds / steps), found.x
+    return seconds, busy / (20 * seconds / steps), found.x
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--batches", type=int, nargs="+", default=[1, 4])
-    options.add_argument("--steps", type=int, default=400)
+    options.add_argument("--steps", type=int, default=150)
     asked = options.parse_args()
     use_full_precision()
     graphs = search.replayed
