@@ -1,5 +1,8 @@
 """A trace as a folder: trace.json, index.jsonl and one safetensors file per round; the truth in a folder of its own.
 
+A large message has a file of its own, which is written as soon as it is said: no round is ever held in memory, and
+whoever may see one message can be handed its file. The round's file holds the others.
+
 Every byte is covered by a check: index.jsonl is a chain (each line carries a hash of its content and of the line before
 it), its first line holds the hash of trace.json, and the line of a round holds the hashes of that round's files. The
 line that says "finished" comes last, so a recording that was cut short is known as such, and can be opened up to its
@@ -13,12 +16,13 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, final
 
 from torch import Tensor
 
-from fedspill.errors import InputRefused, NotWritten, TraceRefused, UsageError
+from fedspill.errors import FedspillError, InputRefused, NotWritten, TraceRefused, UsageError
 from fedspill.files import (
     LIMITS,
     FileLimits,
@@ -33,10 +37,12 @@ from fedspill.files import (
     write_tensors,
 )
 from fedspill.messages import KINDS, Kind, Message
+from fedspill.tensor_file import TensorFile, bytes_of, is_large
 from fedspill.trace import KEEP_ALL, Event, Keep, Origin, Recorder, Trace, Truth
 
 FORMAT = "fedspill-trace"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # in version 1 all messages of a round lie in one file
 
 
 @final
@@ -54,9 +60,10 @@ class FolderRecorder(Recorder):
             raise NotWritten(f"{folder} cannot be made: {error.strerror}.") from None
         self._folder = folder
         self._keep = keep
-        self._messages: list[Message] = []
+        self._said: list[_Said] = []
         self._facts: dict[tuple[Origin, str], Tensor] = {}
         self._events: list[Event] = []
+        self._why_dropped: FedspillError | None = None  # the round
         self._check = ""
         self._rounds = 0
         write_bytes(
@@ -65,8 +72,21 @@ class FolderRecorder(Recorder):
         self._line({"type": "start", "trace": sha256(folder / "trace.json")})
 
     def say(self, message: Message) -> None:
-        if self._keep.wants(message):
-            self._messages.append(self._keep.cut(message))
+        """A large message is written now. If it cannot be, its round is dropped when it ends."""
+        if self._keep.wants(message) and self._why_dropped is None:
+            try:
+                self._said.append(self._recorded(message))
+            except FedspillError as error:
+                self._why_dropped = error
+
+    def _recorded(self, message: Message) -> _Said:
+        wanted = self._keep.wanted(message)
+        if not is_large(wanted):
+            return _Said(self._keep.cut(message), list(wanted))
+        self._refuse_full_disk(bytes_of(wanted))
+        name = Path("rounds") / f"{message.round:06d}" / f"{len(self._said):06d}.safetensors"
+        bare = Message(message.round, message.sender, message.receiver, message.kind, {}, dict(message.info))
+        return _Said(bare, list(wanted), self._write(name, wanted))
 
     def note_truth(self, origin: Origin, name: str, value: Tensor) -> None:
         if self._keep.wants_round(origin.round):
@@ -78,29 +98,25 @@ class FolderRecorder(Recorder):
     def end_round(self, number: int) -> None:
         """Files first, their line in the index last. A round that cannot be written is dropped whole."""
         try:
+            if self._why_dropped is not None:
+                raise self._why_dropped
             self._end_round(number)
+        except FedspillError:
+            shutil.rmtree(self._folder / "rounds" / f"{number:06d}", ignore_errors=True)
+            raise
         finally:
-            self._messages, self._facts, self._events = [], {}, []
+            self._said, self._facts, self._events, self._why_dropped = [], {}, [], None
 
     def _end_round(self, number: int) -> None:
-        if self._messages or self._events:
-            self._refuse_full_disk()
+        if self._said or self._events:
+            self._refuse_full_disk(sum(said.message.nbytes for said in self._said))
             line: dict[str, Any] = {"type": "round", "round": number}
-            line["messages"] = [
-                {
-                    "sender": message.sender,
-                    "receiver": message.receiver,
-                    "kind": message.kind,
-                    "info": dict(message.info),
-                    "tensors": list(message.tensors),
-                }
-                for message in self._messages
-            ]
+            line["messages"] = [said.as_json() for said in self._said]
             line["events"] = [{"party": event.party, "what": event.what} for event in self._events]
             tensors = {
                 f"{index}/{name}": tensor
-                for index, message in enumerate(self._messages)
-                for name, tensor in message.tensors.items()
+                for index, said in enumerate(self._said)
+                for name, tensor in said.message.tensors.items()
             }
             facts = {f"{origin.sender}/{name}": value for (origin, name), value in self._facts.items()}
             line["file"] = self._write(Path("rounds") / f"{number:06d}.safetensors", tensors)
@@ -114,7 +130,8 @@ class FolderRecorder(Recorder):
     def _write(self, name: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         path = self._folder / name
         try:
-            path.parent.mkdir(exist_ok=True, mode=0o700)
+            for folder in reversed(name.parents[:-1]):
+                (self._folder / folder).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise NotWritten(f"{path.parent} cannot be made: {error.strerror}.") from None
         return {"name": name.as_posix(), "sha256": write_tensors(path, tensors)}
@@ -137,14 +154,34 @@ class FolderRecorder(Recorder):
             raise NotWritten(f"{path} cannot be written: {error.strerror}.") from None
         self._check = check
 
-    def _refuse_full_disk(self) -> None:
-        needed = sum(message.nbytes for message in self._messages)
+    def _refuse_full_disk(self, needed: int) -> None:
         free = shutil.disk_usage(self._folder).free
         if needed > 0.9 * free:
             raise UsageError(
                 f"Recording this round takes {needed:,} bytes, {free:,} are free under {self._folder}.",
                 remedy="Record fewer rounds, clients or layers, or free some space.",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """A message of the round that is being recorded; without its tensors where these lie in a file already."""
+
+    message: Message
+    tensors: list[str]
+    file: dict[str, str] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        message = self.message
+        own = {} if self.file is None else {"file": self.file}
+        return {
+            "sender": message.sender,
+            "receiver": message.receiver,
+            "kind": message.kind,
+            "info": dict(message.info),
+            "tensors": self.tensors,
+            **own,
+        }
 
 
 # The least that numbers of a protocol may be; a learning rate is more than 0.
@@ -167,9 +204,10 @@ class FolderTrace(Trace):
             header = read_json(self._folder / "trace.json", limits)
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise TraceRefused(f"{self._folder}/trace.json is not the header of a {FORMAT}.")
-            if header.get("version") != VERSION:
+            if type(header.get("version")) is not int or header["version"] not in READABLE:
                 raise TraceRefused(
-                    f"{self._folder} has trace version {header.get('version')!r}; this release reads {VERSION}.",
+                    f"{self._folder} has trace version {header.get('version')!r}; "
+                    f"this release reads {' and '.join(map(str, READABLE))}.",
                     remedy="Upgrade fedspill.",
                 )
             if not isinstance(header.get("protocol"), dict):
@@ -214,8 +252,9 @@ class FolderTrace(Trace):
         for line in self._rounds:
             for index, entry in enumerate(line["messages"]):
                 if head in entry["tensors"]:
-                    header = check_safetensors(self._folder / line["file"]["name"], self._limits)
-                    shape = header[f"{index}/{head}"]["shape"]
+                    own, key = ("file" in entry), (head if "file" in entry else f"{index}/{head}")
+                    name = (entry if own else line)["file"]["name"]
+                    shape = check_safetensors(self._folder / name, self._limits)[key]["shape"]
                     return int(shape[0]) if len(shape) == 2 else 0
         return None
 
@@ -225,14 +264,25 @@ class FolderTrace(Trace):
                 yield from self._round(line, kind)
 
     def _round(self, line: dict[str, Any], kind: Kind | None) -> Iterator[Message]:
-        """One read of the round's file for all wanted messages."""
+        """One read of the round's file for all wanted messages; large ones are mapped when they are looked at."""
         wanted = [(index, entry) for index, entry in enumerate(line["messages"]) if kind in (None, entry["kind"])]
-        keys = [f"{index}/{name}" for index, entry in wanted for name in entry["tensors"]]
+        keys = [f"{index}/{name}" for index, entry in wanted if "file" not in entry for name in entry["tensors"]]
         stored = read_tensors(self._folder / line["file"]["name"], only=keys, limits=self._limits)
         for index, entry in wanted:
-            tensors = {name: stored[f"{index}/{name}"] for name in entry["tensors"]}
+            tensors: Mapping[str, Tensor]
+            if "file" in entry:
+                tensors = self._large(entry)
+            else:
+                tensors = {name: stored[f"{index}/{name}"] for name in entry["tensors"]}
             info = dict(entry["info"])
             yield Message(line["round"], entry["sender"], entry["receiver"], entry["kind"], tensors, info)
+
+    def _large(self, entry: Mapping[str, Any]) -> TensorFile:
+        path = self._folder / entry["file"]["name"]
+        found = TensorFile.open(path, self._limits)
+        if set(found) != set(entry["tensors"]):
+            raise InputRefused(f"{path} has other tensors than the index says.")
+        return found.in_order(entry["tensors"])
 
     def truth(self) -> Truth:
         facts: dict[tuple[Origin, str], Tensor] = {}
@@ -304,6 +354,8 @@ class FolderTrace(Trace):
         for part in ("file", "truth"):
             self._same(line[part]["name"], line[part]["sha256"])
         for entry in line["messages"]:
+            if "file" in entry:
+                self._same(entry["file"]["name"], entry["file"]["sha256"])
             if entry["kind"] not in KINDS:
                 raise TraceRefused(f"Trace {self._folder}: {entry['kind']!r} is no kind of message.")
             words = [entry["sender"], entry["receiver"], *entry["tensors"], *entry["info"]]

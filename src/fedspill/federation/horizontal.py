@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -20,6 +20,7 @@ from fedspill.federation.update_checks import envelope_fault, is_recordable, upd
 from fedspill.federation.weighted_sum import weighted_sum
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.seeds import generator
+from fedspill.tensor_file import put_aside
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
 from fedspill.training import LocalTraining, Tensors, trained
 
@@ -138,7 +139,7 @@ class Horizontal:
                 self.recorder.say(message)
             problem = problem or update_fault(message.tensors, expected)
             if problem is None:
-                replies[index] = message
+                replies[index] = replace(message, tensors=put_aside(message.tensors))
             else:
                 events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
         self._step(number, replies, events)
@@ -173,19 +174,17 @@ class Horizontal:
 
     def _replies(
         self, number: int, handed_out: Mapping[int, Message], selected: list[int], events: list[Event]
-    ) -> list[tuple[int, Message]]:
-        """What each client sends after its guards, its training and its defenses."""
+    ) -> Iterator[tuple[int, Message]]:
+        """What each client sends after its guards, its training and its defenses, one after the other."""
         trained_on = handed_out if not self.settings.defenses else self._after_defenses(number, handed_out, events)
         together: dict[int, tuple[Message, list[int]]] = {}  # clients that train on the same model, by its identity
         for index in selected:
             if index in trained_on:
                 model = trained_on[index]
                 together.setdefault(id(model), (model, []))[1].append(index)
-        replies = []
         for model, members in together.values():
             for index, tensors in self._trainer.train(dict(model.tensors), number, members):
-                replies.append((index, self._outgoing(number, index, tensors)))
-        return replies
+                yield index, self._outgoing(number, index, tensors)
 
     def _after_defenses(
         self, number: int, handed_out: Mapping[int, Message], events: list[Event]
