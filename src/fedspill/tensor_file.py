@@ -115,13 +115,6 @@ class TensorFile(Mapping[str, Tensor]):
             return TensorFile(os.dup(file.fileno()), self.places)
 
 
-def put_aside(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same tensors, in a file if they are large and in main memory; else as they are."""
-    if isinstance(tensors, TensorFile) or any(tensor.device.type != "cpu" for tensor in tensors.values()):
-        return tensors
-    return TensorFile.holding(tensors) if is_large(tensors) else tensors
-
-
 def is_large(tensors: Mapping[str, Tensor]) -> bool:
     """Whether a message with these tensors lies in a file of its own."""
     return bytes_of(tensors) >= LARGE

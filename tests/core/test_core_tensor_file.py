@@ -13,7 +13,7 @@ from fedspill.errors import InputRefused, TraceRefused, UsageError
 from fedspill.federation.horizontal import Settings
 from fedspill.files import write_tensors
 from fedspill.messages import Message
-from fedspill.tensor_file import TensorFile, put_aside
+from fedspill.tensor_file import TensorFile
 from fedspill.trace import Keep, MemoryTrace
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 from fedspill.training import LocalTraining
@@ -94,10 +94,6 @@ def test_tensors_that_overlap_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(InputRefused, match="sound safetensors"):
         TensorFile.open(tmp_path / "f")
-
-
-def test_small_tensors_stay_where_they_are() -> None:
-    assert put_aside(TENSORS) is TENSORS
 
 
 def _record(folder: Path, keep: Keep | None = None) -> None:
