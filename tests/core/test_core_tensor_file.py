@@ -152,6 +152,22 @@ def test_a_round_whose_large_message_cannot_be_written_is_dropped_whole(
     assert sorted(path.name for path in (tmp_path / "t" / "rounds").iterdir()) == ["000001", "000001.safetensors"]
 
 
+def test_many_small_messages_are_written_in_packs_before_their_round_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedspill.trace_folder as trace_folder
+
+    monkeypatch.setattr(trace_folder, "PACK_TENSORS", 8)  # two messages of this network
+    _record(tmp_path / "t")
+    assert _said(FolderTrace(tmp_path / "t")) == _said(recorded()[0])
+    packs = sorted(path.name for path in (tmp_path / "t" / "rounds" / "000000").iterdir())
+    assert packs == [f"pack-{place:06d}.safetensors" for place in (0, 2, 4)]
+    file = tmp_path / "t" / "rounds" / "000001" / packs[1]
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(TraceRefused, match="altered"):
+        FolderTrace(tmp_path / "t")
+
+
 def test_recordings_of_the_first_version_are_read(tmp_path: Path) -> None:
     """As the first release wrote them: all messages of a round in one file."""
     import fedspill.trace_folder as trace_folder
