@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import safetensors
 import torch
@@ -114,6 +114,23 @@ def _refuse_hollow(path: Path, name: str, entry: Any, size: int) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Writes a safetensors file, tensor by tensor and without a copy of the whole; returns its SHA-256."""
+    text, parts, _ = _safetensors(tensors)
+    return _write(path, [text, *map(_numbers, parts)])
+
+
+def write_pieces(file: IO[bytes], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], int]:
+    """Writes a safetensors file that has no name; returns its header, and where its numbers begin."""
+    text, parts, header = _safetensors(tensors)
+    pieces: list[bytes | memoryview] = [text, *map(_numbers, parts)]
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[file.write(rest) :]
+    return header, len(text)
+
+
+def _safetensors(tensors: Mapping[str, Tensor]) -> tuple[bytes, list[Tensor], dict[str, Any]]:
+    """The beginning of a safetensors file, the tensors that lie behind it, and what the beginning says."""
     parts = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header: dict[str, Any] = {}
     end = 0
@@ -123,8 +140,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         header[name] = {"dtype": kind, "shape": list(parts[name].shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    numbers = (parts[name].reshape(-1).view(torch.uint8).numpy().data for name in header if parts[name].numel())
-    return _write(path, [struct.pack("<Q", len(text)), text, *numbers])
+    return struct.pack("<Q", len(text)) + text, [parts[name] for name in header if parts[name].numel()], header
+
+
+def _numbers(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 _KINDS = {
@@ -139,6 +159,7 @@ _KINDS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+TENSOR_TYPES = {kind: dtype for dtype, kind in _KINDS.items()}
 
 
 def write_bytes(path: Path, content: bytes) -> None:

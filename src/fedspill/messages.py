@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
 
+from fedspill.tensor_file import TensorFile, bytes_of
+
 Kind: TypeAlias = Literal["model", "update", "aggregate", "batch", "gradient", "embedding", "returned", "prediction"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -42,18 +44,14 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+        return bytes_of(self.tensors)
 
     def copy(self) -> Message:
         """The same message with storage of its own, so that no reader can change what others see."""
-        return Message(
-            self.round,
-            self.sender,
-            self.receiver,
-            self.kind,
-            {name: tensor.detach().clone() for name, tensor in self.tensors.items()},
-            dict(self.info),
-        )
+        tensors = self.tensors
+        if not isinstance(tensors, TensorFile):  # of which every reading is a copy
+            tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        return Message(self.round, self.sender, self.receiver, self.kind, tensors, dict(self.info))
 
 
 def client(index: int) -> str:

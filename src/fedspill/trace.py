@@ -14,6 +14,7 @@ from fedspill.errors import NotKnown, NotVisible
 from fedspill.messages import Kind, Message
 from fedspill.placement import CPU
 from fedspill.progress import UNWATCHED, Progress
+from fedspill.tensor_file import TensorFile, is_large
 from fedspill.threat import KNOWLEDGE, ThreatModel
 
 if TYPE_CHECKING:
@@ -61,9 +62,18 @@ class Keep:
     def wants_tensor(self, name: str) -> bool:
         return self.tensors is None or any(fnmatchcase(name, pattern) for pattern in self.tensors)
 
+    def wanted(self, message: Message) -> dict[str, Tensor]:
+        """The tensors of a message that are to be kept, not copied."""
+        return {name: tensor.detach() for name, tensor in message.tensors.items() if self.wants_tensor(name)}
+
     def cut(self, message: Message) -> Message:
-        """A copy of the message with the wanted tensors only."""
-        tensors = {n: t.detach().to("cpu", copy=True) for n, t in message.tensors.items() if self.wants_tensor(n)}
+        """A copy of the message with the wanted tensors only; that of a large one lies in a file."""
+        wanted = self.wanted(message)
+        tensors: Mapping[str, Tensor]
+        if is_large(wanted):
+            tensors = TensorFile.holding(wanted)
+        else:
+            tensors = {name: tensor.to("cpu", copy=True) for name, tensor in wanted.items()}
         return Message(message.round, message.sender, message.receiver, message.kind, tensors, dict(message.info))
 
 
@@ -279,7 +289,7 @@ class View:
 
 @final
 class MemoryTrace(Trace, Recorder):
-    """A trace that lives in memory: recorder and recording in one."""
+    """A trace that lives in memory: recorder and recording in one. Large messages lie in files without a name."""
 
     def __init__(self, protocol: Mapping[str, Any] | None = None, keep: Keep = KEEP_ALL) -> None:
         self.protocol = dict(protocol or {})

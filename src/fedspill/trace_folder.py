@@ -1,5 +1,9 @@
 """A trace as a folder: trace.json, index.jsonl and one safetensors file per round; the truth in a folder of its own.
 
+A large message has a file of its own, which is written as soon as it is said: no round is ever held in memory, and
+whoever may see one message can be handed its file. The round's file holds the others; of a round with very many, packs
+of them are written before it ends.
+
 Every byte is covered by a check: index.jsonl is a chain (each line carries a hash of its content and of the line before
 it), its first line holds the hash of trace.json, and the line of a round holds the hashes of that round's files. The
 line that says "finished" comes last, so a recording that was cut short is known as such, and can be opened up to its
@@ -13,12 +17,14 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, final
 
 from torch import Tensor
 
-from fedspill.errors import InputRefused, NotWritten, TraceRefused, UsageError
+from fedspill.errors import FedspillError, InputRefused, NotWritten, TraceRefused, UsageError
 from fedspill.files import (
     LIMITS,
     FileLimits,
@@ -33,10 +39,14 @@ from fedspill.files import (
     write_tensors,
 )
 from fedspill.messages import KINDS, Kind, Message
+from fedspill.tensor_file import TensorFile, bytes_of, is_large
 from fedspill.trace import KEEP_ALL, Event, Keep, Origin, Recorder, Trace, Truth
 
 FORMAT = "fedspill-trace"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # in version 1 all messages of a round lie in one file
+PACK_BYTES = 64 << 20  # of small messages that wait for their round to end (convention)
+PACK_TENSORS = 20_000  # the same; a file may have 100,000, and its header must be read whole
 
 
 @final
@@ -54,9 +64,12 @@ class FolderRecorder(Recorder):
             raise NotWritten(f"{folder} cannot be made: {error.strerror}.") from None
         self._folder = folder
         self._keep = keep
-        self._messages: list[Message] = []
+        self._said: list[_Said] = []
+        self._waiting: list[int] = []  # places of messages that are in memory still
+        self._waiting_bytes = self._waiting_tensors = 0
         self._facts: dict[tuple[Origin, str], Tensor] = {}
         self._events: list[Event] = []
+        self._why_dropped: FedspillError | None = None  # the round
         self._check = ""
         self._rounds = 0
         write_bytes(
@@ -65,8 +78,40 @@ class FolderRecorder(Recorder):
         self._line({"type": "start", "trace": sha256(folder / "trace.json")})
 
     def say(self, message: Message) -> None:
-        if self._keep.wants(message):
-            self._messages.append(self._keep.cut(message))
+        """A large message is written now. If it cannot be, its round is dropped when it ends."""
+        if self._keep.wants(message) and self._why_dropped is None:
+            try:
+                self._said.append(self._recorded(message))
+                if self._waiting_bytes >= PACK_BYTES or self._waiting_tensors >= PACK_TENSORS:
+                    self._pack(message.round)
+            except FedspillError as error:
+                self._why_dropped = error
+
+    def _recorded(self, message: Message) -> _Said:
+        wanted = self._keep.wanted(message)
+        if not is_large(wanted):
+            self._waiting.append(len(self._said))
+            self._waiting_bytes += bytes_of(wanted)
+            self._waiting_tensors += len(wanted)
+            return _Said(self._keep.cut(message), list(wanted))
+        self._refuse_full_disk(bytes_of(wanted))
+        name = Path("rounds") / f"{message.round:06d}" / f"{len(self._said):06d}.safetensors"
+        return _Said(replace(message, tensors={}), list(wanted), self._write(name, wanted))
+
+    def _pack(self, number: int) -> None:
+        """Writes what waits into a file of several messages."""
+        name = Path("rounds") / f"{number:06d}" / f"pack-{self._waiting[0]:06d}.safetensors"
+        self._refuse_full_disk(self._waiting_bytes)
+        file = self._write(name, self._waiting_messages())
+        for place in self._waiting:
+            said = self._said[place]
+            self._said[place] = replace(said, message=replace(said.message, tensors={}), pack=file)
+        self._waiting, self._waiting_bytes, self._waiting_tensors = [], 0, 0
+
+    def _waiting_messages(self) -> dict[str, Tensor]:
+        """The tensors of those in memory, by place and name."""
+        waiting = ((place, self._said[place].message.tensors) for place in self._waiting)
+        return {f"{place}/{name}": tensor for place, tensors in waiting for name, tensor in tensors.items()}
 
     def note_truth(self, origin: Origin, name: str, value: Tensor) -> None:
         if self._keep.wants_round(origin.round):
@@ -78,32 +123,24 @@ class FolderRecorder(Recorder):
     def end_round(self, number: int) -> None:
         """Files first, their line in the index last. A round that cannot be written is dropped whole."""
         try:
+            if self._why_dropped is not None:
+                raise self._why_dropped
             self._end_round(number)
+        except FedspillError:
+            shutil.rmtree(self._folder / "rounds" / f"{number:06d}", ignore_errors=True)
+            raise
         finally:
-            self._messages, self._facts, self._events = [], {}, []
+            self._said, self._facts, self._events, self._why_dropped = [], {}, [], None
+            self._waiting, self._waiting_bytes, self._waiting_tensors = [], 0, 0
 
     def _end_round(self, number: int) -> None:
-        if self._messages or self._events:
-            self._refuse_full_disk()
+        if self._said or self._events:
+            self._refuse_full_disk(self._waiting_bytes)
             line: dict[str, Any] = {"type": "round", "round": number}
-            line["messages"] = [
-                {
-                    "sender": message.sender,
-                    "receiver": message.receiver,
-                    "kind": message.kind,
-                    "info": dict(message.info),
-                    "tensors": list(message.tensors),
-                }
-                for message in self._messages
-            ]
+            line["messages"] = [said.as_json() for said in self._said]
             line["events"] = [{"party": event.party, "what": event.what} for event in self._events]
-            tensors = {
-                f"{index}/{name}": tensor
-                for index, message in enumerate(self._messages)
-                for name, tensor in message.tensors.items()
-            }
             facts = {f"{origin.sender}/{name}": value for (origin, name), value in self._facts.items()}
-            line["file"] = self._write(Path("rounds") / f"{number:06d}.safetensors", tensors)
+            line["file"] = self._write(Path("rounds") / f"{number:06d}.safetensors", self._waiting_messages())
             line["truth"] = self._write(Path("truth") / f"{number:06d}.safetensors", facts)
             self._line(line)
             self._rounds += 1
@@ -114,7 +151,8 @@ class FolderRecorder(Recorder):
     def _write(self, name: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         path = self._folder / name
         try:
-            path.parent.mkdir(exist_ok=True, mode=0o700)
+            for folder in reversed(name.parents[:-1]):
+                (self._folder / folder).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise NotWritten(f"{path.parent} cannot be made: {error.strerror}.") from None
         return {"name": name.as_posix(), "sha256": write_tensors(path, tensors)}
@@ -137,14 +175,36 @@ class FolderRecorder(Recorder):
             raise NotWritten(f"{path} cannot be written: {error.strerror}.") from None
         self._check = check
 
-    def _refuse_full_disk(self) -> None:
-        needed = sum(message.nbytes for message in self._messages)
+    def _refuse_full_disk(self, needed: int) -> None:
         free = shutil.disk_usage(self._folder).free
         if needed > 0.9 * free:
             raise UsageError(
                 f"Recording this round takes {needed:,} bytes, {free:,} are free under {self._folder}.",
                 remedy="Record fewer rounds, clients or layers, or free some space.",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """A message of the round that is being recorded; without its tensors where these lie in a file already."""
+
+    message: Message
+    tensors: list[str]
+    file: dict[str, str] | None = None  # of its own
+    pack: dict[str, str] | None = None  # that it shares with others
+
+    def as_json(self) -> dict[str, Any]:
+        message = self.message
+        files = {"file": self.file, "pack": self.pack}
+        own = {name: file for name, file in files.items() if file is not None}
+        return {
+            "sender": message.sender,
+            "receiver": message.receiver,
+            "kind": message.kind,
+            "info": dict(message.info),
+            "tensors": self.tensors,
+            **own,
+        }
 
 
 # The least that numbers of a protocol may be; a learning rate is more than 0.
@@ -167,9 +227,10 @@ class FolderTrace(Trace):
             header = read_json(self._folder / "trace.json", limits)
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise TraceRefused(f"{self._folder}/trace.json is not the header of a {FORMAT}.")
-            if header.get("version") != VERSION:
+            if type(header.get("version")) is not int or header["version"] not in READABLE:
                 raise TraceRefused(
-                    f"{self._folder} has trace version {header.get('version')!r}; this release reads {VERSION}.",
+                    f"{self._folder} has trace version {header.get('version')!r}; "
+                    f"this release reads {' and '.join(map(str, READABLE))}.",
                     remedy="Upgrade fedspill.",
                 )
             if not isinstance(header.get("protocol"), dict):
@@ -214,8 +275,8 @@ class FolderTrace(Trace):
         for line in self._rounds:
             for index, entry in enumerate(line["messages"]):
                 if head in entry["tensors"]:
-                    header = check_safetensors(self._folder / line["file"]["name"], self._limits)
-                    shape = header[f"{index}/{head}"]["shape"]
+                    key = head if "file" in entry else f"{index}/{head}"
+                    shape = check_safetensors(self._file_of(entry, line), self._limits)[key]["shape"]
                     return int(shape[0]) if len(shape) == 2 else 0
         return None
 
@@ -225,14 +286,34 @@ class FolderTrace(Trace):
                 yield from self._round(line, kind)
 
     def _round(self, line: dict[str, Any], kind: Kind | None) -> Iterator[Message]:
-        """One read of the round's file for all wanted messages."""
+        """One read of a file for all wanted messages in it; large ones are mapped when they are looked at."""
         wanted = [(index, entry) for index, entry in enumerate(line["messages"]) if kind in (None, entry["kind"])]
-        keys = [f"{index}/{name}" for index, entry in wanted for name in entry["tensors"]]
-        stored = read_tensors(self._folder / line["file"]["name"], only=keys, limits=self._limits)
-        for index, entry in wanted:
-            tensors = {name: stored[f"{index}/{name}"] for name in entry["tensors"]}
-            info = dict(entry["info"])
-            yield Message(line["round"], entry["sender"], entry["receiver"], entry["kind"], tensors, info)
+        for path, together in groupby(wanted, key=lambda one: self._file_of(one[1], line)):
+            group = list(together)
+            if "file" in group[0][1]:
+                yield from (self._message(line, entry, self._large(entry)) for _, entry in group)
+                continue
+            keys = [f"{index}/{name}" for index, entry in group for name in entry["tensors"]]
+            stored = read_tensors(path, only=keys, limits=self._limits)
+            for index, entry in group:
+                tensors = {name: stored[f"{index}/{name}"] for name in entry["tensors"]}
+                yield self._message(line, entry, tensors)
+
+    def _message(self, line: Mapping[str, Any], entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Message:
+        info = dict(entry["info"])
+        return Message(line["round"], entry["sender"], entry["receiver"], entry["kind"], tensors, info)
+
+    def _file_of(self, entry: Mapping[str, Any], line: Mapping[str, Any]) -> Path:
+        """Where the tensors of a message lie."""
+        file = entry.get("file") or entry.get("pack") or line["file"]
+        return self._folder / str(file["name"])
+
+    def _large(self, entry: Mapping[str, Any]) -> TensorFile:
+        path = self._folder / entry["file"]["name"]
+        found = TensorFile.open(path, self._limits)
+        if set(found) != set(entry["tensors"]):
+            raise InputRefused(f"{path} has other tensors than the index says.")
+        return found.in_order(entry["tensors"])
 
     def truth(self) -> Truth:
         facts: dict[tuple[Origin, str], Tensor] = {}
@@ -303,6 +384,9 @@ class FolderTrace(Trace):
             raise TraceRefused(f"Trace {self._folder}: {line['round']!r} is no number of a round.")
         for part in ("file", "truth"):
             self._same(line[part]["name"], line[part]["sha256"])
+        own = [entry[part] for entry in line["messages"] for part in ("file", "pack") if part in entry]
+        for name, expected in dict.fromkeys((file["name"], file["sha256"]) for file in own):
+            self._same(name, expected)
         for entry in line["messages"]:
             if entry["kind"] not in KINDS:
                 raise TraceRefused(f"Trace {self._folder}: {entry['kind']!r} is no kind of message.")

@@ -186,7 +186,7 @@ def test_a_whole_trace_opened_as_partial_is_whole_and_says_nothing(tmp_path: Pat
     assert part.events == []
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version_is_refused_by_number(tmp_path: Path, version: object) -> None:
     record(tmp_path / "t")
     header = json.loads((tmp_path / "t" / "trace.json").read_text())

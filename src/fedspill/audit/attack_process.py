@@ -8,8 +8,9 @@ answers each on another; it is told what to do by `sealed_attack`, which never r
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,8 +22,10 @@ from fedspill.audit.frames import Frame, pack_guess, read_frame, seeded, write_f
 from fedspill.audit.namespaces import seal
 from fedspill.errors import AttackFailed, FedspillError, NotApplicable, NotKnown
 from fedspill.failing_line import failed_with
+from fedspill.messages import Message
 from fedspill.placement import CPU
 from fedspill.registry import make, options_of
+from fedspill.tensor_file import TensorFile, TensorPlace
 from fedspill.threat import ThreatModel
 from fedspill.trace import View
 
@@ -40,15 +43,26 @@ class AttackOrder:
     device: str = CPU  # where the attack computes
 
 
-def serve(orders: BinaryIO, answers: BinaryIO, hidden: list[Path]) -> None:
-    """Answers orders until their pipe closes, in a process that `hidden` folders are empty for."""
+@dataclass(frozen=True, eq=False)
+class LargeMessage:
+    """A message without its tensors, and where these lie in the file that comes with it."""
+
+    message: Message
+    places: Mapping[str, TensorPlace]
+
+
+def serve(orders: BinaryIO, answers: BinaryIO, files: socket.socket, hidden: list[Path]) -> None:
+    """Answers orders until their pipe closes, in a process that `hidden` folders are empty for.
+
+    `files`: large messages come as open files, each with one such message in it and nothing else.
+    """
     write_frame(answers, Frame({"ready": True, "unsealed": seal(hidden)}))
     held: _Held | None = None
     while (frame := read_frame(orders)) is not None:
         try:
             if frame.head["do"] == "begin":
                 as_if_fresh()
-                held = _Held(frame.body)
+                held = _Held(frame.body, files)
                 answer = Frame({"facts": held.facts()})
             else:
                 assert held is not None
@@ -74,10 +88,11 @@ def _words(error: BaseException) -> dict[str, str]:
 class _Held:
     """One attack and what its adversary has been told so far."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, files: socket.socket) -> None:
         # Written by our own process a moment ago; nothing from outside is ever unpickled.
         order: AttackOrder = pickle.loads(body)  # noqa: S301
         self._attack = make("attacks", order.attack, order.options)
+        self._files = files
         self._messages: list[Any] = []
         if order.threat is not None:
             self._view = View(
@@ -103,10 +118,18 @@ class _Held:
     def _said(self, kind: Any, round: int | None) -> Iterator[Any]:
         return (m.copy() for m in self._messages if kind in (None, m.kind) and round in (None, m.round))
 
+    def _large(self, told: LargeMessage) -> Message:
+        """A message whose tensors stay in the file that is handed over; they are mapped when they are looked at."""
+        _, (descriptor,), _, _ = socket.recv_fds(self._files, 1, 1)
+        return replace(told.message, tensors=TensorFile(descriptor, told.places))
+
     def answer(self, frame: Any) -> Any:
         match frame.head["do"]:
             case "say":
                 self._messages.append(pickle.loads(frame.body))  # noqa: S301 - as above
+                return Frame({})
+            case "say large":
+                self._messages.append(self._large(pickle.loads(frame.body)))  # noqa: S301 - as above
                 return Frame({})
             case "rounds":
                 planted = self._attack.rounds(self._view)

@@ -34,11 +34,12 @@ class Forked:
     pid: int
     orders: BinaryIO
     answers: BinaryIO
+    files: socket.socket  # through which it is handed open files
 
     def end(self) -> None:
         """Ends it and whatever it started, also what left its process group."""
         end_tree(self.pid)
-        for pipe in (self.orders, self.answers):
+        for pipe in (self.orders, self.answers, self.files):
             with suppress(OSError):
                 pipe.close()
 
@@ -79,17 +80,20 @@ class _ForkServer:
         order = json.dumps({**told, "folder": _working_folder()})
         read_orders, write_orders = os.pipe()
         read_answers, write_answers = os.pipe()
+        give_files, get_files = socket.socketpair()
         try:
-            socket.send_fds(self._socket, [order.encode() + b"\n"], [read_orders, write_answers])
+            socket.send_fds(self._socket, [order.encode() + b"\n"], [read_orders, write_answers, get_files.fileno()])
             pid = int(self._socket.recv(PIECE))
         except (OSError, ValueError):
             os.close(write_orders)
             os.close(read_answers)
+            give_files.close()
             raise
         finally:
             os.close(read_orders)
             os.close(write_answers)
-        return Forked(pid, os.fdopen(write_orders, "wb"), os.fdopen(read_answers, "rb"))
+            get_files.close()
+        return Forked(pid, os.fdopen(write_orders, "wb"), os.fdopen(read_answers, "rb"), give_files)
 
 
 def _started() -> _ForkServer:

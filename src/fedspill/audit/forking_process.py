@@ -25,18 +25,18 @@ def serve_forks(orders: socket.socket) -> None:
     die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     while (order := _received(orders)) is not None:
-        (read, write), told = order
+        (read, write, files), told = order
         child = os.fork()
         if child == 0:
             orders.close()
-            _become(read, write, told)
+            _become(read, write, files, told)
             os._exit(0)
-        os.close(read)
-        os.close(write)
+        for end in (read, write, files):
+            os.close(end)
         orders.sendall(str(child).encode())
 
 
-def _become(read: int, write: int, told: dict[str, Any]) -> None:
+def _become(read: int, write: int, files: int, told: dict[str, Any]) -> None:
     """What the copy is there for, until it is done."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -44,12 +44,14 @@ def _become(read: int, write: int, told: dict[str, Any]) -> None:
     with suppress(OSError):
         os.chdir(told["folder"])
     if told["serve"] == "worker":
+        os.close(files)  # it opens files itself
         _make_server_for_attacks(read, write)
     with os.fdopen(read, "rb") as asked, os.fdopen(write, "wb", buffering=0) as answered:
         if told["serve"] == "worker":
             worker_process.serve(asked, answered)
         else:
-            attack_process.serve(asked, answered, [Path(folder) for folder in told["hidden"]])
+            with socket.socket(fileno=files) as handed:
+                attack_process.serve(asked, answered, handed, [Path(folder) for folder in told["hidden"]])
 
 
 def _make_server_for_attacks(read: int, write: int) -> None:
@@ -66,8 +68,8 @@ def _make_server_for_attacks(read: int, write: int) -> None:
 
 
 def _received(orders: socket.socket) -> tuple[list[int], dict[str, Any]] | None:
-    """Two ends of pipes, and what to do; None when the owner has gone."""
-    text, ends, _, _ = socket.recv_fds(orders, PIECE, 2)
+    """Two ends of pipes and one for files, and what to do; None when the owner has gone."""
+    text, ends, _, _ = socket.recv_fds(orders, PIECE, 3)
     while text and not text.endswith(b"\n"):
         more = orders.recv(PIECE)
         text = text + more if more else b""

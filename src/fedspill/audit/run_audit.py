@@ -337,7 +337,8 @@ def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
 
 def _about_plan(target: Target) -> dict[str, Any]:
     deployment = Deployment.of(target.plan, target.data_dir)
-    recordings = 1 + len(candidates_of(target.plan)) + MOST_PROPOSED
+    candidates = candidates_of(target.plan)
+    recordings = 1 + len(candidates) + (MOST_PROPOSED if candidates else 0)
     needed = deployment.recording_bytes(target.plan.record.keep()) * target.plan.repeats * recordings
     free = shutil.disk_usage(target.folder).free
     if needed > 0.9 * free:

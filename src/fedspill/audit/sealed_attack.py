@@ -1,8 +1,8 @@
 """SealedAttack: an attack that runs in a process of its own, seen from the process that holds the truth.
 
-What goes over: copies of the messages that the adversary sees, and what it knows. What comes back: a guess, as JSON and
-safetensors, checked on arrival. Code of the attack is never imported here, so that it can neither read the truth nor
-change how it is scored.
+What goes over: the messages that the adversary sees, as copies or, large ones, as open files that hold one message
+each, and what it knows. What comes back: a guess, as JSON and safetensors, checked on arrival. Code of the attack is
+never imported here, so that it can neither read the truth nor change how it is scored.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedspill.attack import ActiveAttack
-from fedspill.audit.attack_process import AttackOrder
+from fedspill.audit.attack_process import AttackOrder, LargeMessage
 from fedspill.audit.fork_server import fork
 from fedspill.audit.frames import MALFORMED, Frame, read_frame, unpack_guess, write_frame
 from fedspill.audit.planted_run import Planter
@@ -36,6 +39,7 @@ from fedspill.messages import Message
 from fedspill.placement import CPU
 from fedspill.plain_text import one_line
 from fedspill.registry import entries, find, load_leak, make, options_of
+from fedspill.tensor_file import TensorFile
 from fedspill.threat import Needs, ThreatModel, needs
 from fedspill.trace import Trace
 
@@ -155,6 +159,20 @@ class AttackProcess:
             raise AttackFailed("Its process ended before it answered.") from None
         return self._answer()
 
+    def say(self, message: Message, *, own_copy: bool) -> None:
+        """Hands over a message; a large one as an open file that holds it alone, not through the pipe.
+
+        own_copy: the file is a copy, for code of others, which could open the recording's own again to write to it.
+        """
+        tensors = message.tensors
+        if not isinstance(tensors, TensorFile):
+            self.ask(Frame({"do": "say"}, pickled(message)))
+            return
+        file = tensors.copied() if own_copy else tensors
+        with suppress(OSError):  # a process that has ended is found out by asking it
+            socket.send_fds(self._process.files, [b"1"], [file.fileno()])
+        self.ask(Frame({"do": "say large"}, pickled(LargeMessage(replace(message, tensors={}), tensors.places))))
+
     def _answer(self) -> Frame:
         answer = read_frame(self._process.answers)
         if answer is None:
@@ -216,7 +234,7 @@ class SealedAttack(Planter):
             if number >= self._told:
                 self._told = number + 1
                 if self._threat.sees_message(message, self._me):
-                    self._process.ask(Frame({"do": "say"}, pickled(message)))
+                    self._process.say(message, own_copy=is_foreign(self._name))
 
     def rounds(self) -> range:
         answer = self._process.ask(Frame({"do": "rounds"})).head.get("rounds")
@@ -227,7 +245,8 @@ class SealedAttack(Planter):
     def plant(self, model: Message, rng: torch.Generator) -> Message:
         self._tell()
         state = bytes(rng.get_state().numpy())
-        answer = self._process.ask(Frame({"do": "plant"}, pickled((model.copy(), state))))
+        tensors = {name: tensor.detach().clone() for name, tensor in model.tensors.items()}
+        answer = self._process.ask(Frame({"do": "plant"}, pickled((replace(model, tensors=tensors), state))))
         try:
             tensors = safetensors.torch.load(answer.body)
         except SafetensorError:

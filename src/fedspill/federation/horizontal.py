@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -17,7 +17,7 @@ from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import load, state_of
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
 from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
-from fedspill.federation.weighted_sum import weighted_sum
+from fedspill.federation.weighted_sum import RunningMean
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
@@ -130,7 +130,8 @@ class Horizontal:
         selected, events = self._select(number)
         handed_out = self._hand_out(own, selected)
         expected = self._expected(start)
-        replies: dict[int, Message] = {}
+        replies: dict[int, int] = {}  # of whom, and how many examples it says that it has
+        mean = RunningMean(sum(self._share(self._examples(index)) for index in selected))
         for index, message in self._replies(number, handed_out, selected, events):
             honest = self._honest_envelope(number, index)
             problem = envelope_fault(message, honest)
@@ -138,10 +139,11 @@ class Horizontal:
                 self.recorder.say(message)
             problem = problem or update_fault(message.tensors, expected)
             if problem is None:
-                replies[index] = message
+                replies[index] = int(message.info["examples"])
+                mean.add(message.tensors, self._share(replies[index]), self._share(self._examples(index)))
             else:
                 events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
-        self._step(number, replies, events)
+        self._step(number, mean, list(replies.values()), events)
         if any(model is not own for model in handed_out.values()):
             load(self.model, start)  # the updates are changes of the planted model, not of the server's own
         self._note_truth(number, selected, list(replies))
@@ -173,19 +175,17 @@ class Horizontal:
 
     def _replies(
         self, number: int, handed_out: Mapping[int, Message], selected: list[int], events: list[Event]
-    ) -> list[tuple[int, Message]]:
-        """What each client sends after its guards, its training and its defenses."""
+    ) -> Iterator[tuple[int, Message]]:
+        """What each client sends after its guards, its training and its defenses, one after the other."""
         trained_on = handed_out if not self.settings.defenses else self._after_defenses(number, handed_out, events)
         together: dict[int, tuple[Message, list[int]]] = {}  # clients that train on the same model, by its identity
         for index in selected:
             if index in trained_on:
                 model = trained_on[index]
                 together.setdefault(id(model), (model, []))[1].append(index)
-        replies = []
         for model, members in together.values():
             for index, tensors in self._trainer.train(dict(model.tensors), number, members):
-                replies.append((index, self._outgoing(number, index, tensors)))
-        return replies
+                yield index, self._outgoing(number, index, tensors)
 
     def _after_defenses(
         self, number: int, handed_out: Mapping[int, Message], events: list[Event]
@@ -216,8 +216,15 @@ class Horizontal:
         """An honest client's message, still without tensors."""
         kind: Literal["update", "gradient"] = "gradient" if self._training.algorithm == "fedsgd" else "update"
         receiver = AGGREGATOR if self.settings.secure_aggregation else SERVER
-        samples = self._training.schedule(self._own_samples[index]).samples
-        return Message(number, client(index), receiver, kind, {}, {"examples": samples})
+        return Message(number, client(index), receiver, kind, {}, {"examples": self._examples(index)})
+
+    def _examples(self, index: int) -> int:
+        """How many an honest client says that it trained on."""
+        return self._training.schedule(self._own_samples[index]).samples
+
+    def _share(self, examples: int) -> int:
+        """What a client counts for in the sum."""
+        return examples if self.settings.weighting == "examples" else 1
 
     def _outgoing(self, number: int, index: int, tensors: Tensors) -> Message:
         message = replace(self._honest_envelope(number, index), tensors=tensors)
@@ -231,14 +238,11 @@ class Horizontal:
             return dict(trained(self.model))
         return {name: tensor for name, tensor in start.items() if tensor.is_floating_point()}
 
-    def _step(self, number: int, replies: dict[int, Message], events: list[Event]) -> None:
-        if not replies:
+    def _step(self, number: int, mean: RunningMean, examples: Sequence[int], events: list[Event]) -> None:
+        if not examples:
             events.append(Event(number, SERVER, "no sound update arrived; the model stays as it is"))
             return
-        examples = [int(message.info["examples"]) for message in replies.values()]
-        shares = examples if self.settings.weighting == "examples" else [1] * len(examples)
-        weights = [share / sum(shares) for share in shares]
-        total = weighted_sum([message.tensors for message in replies.values()], weights)
+        total = mean.mean()
         gradients = self._training.algorithm == "fedsgd"
         self.recorder.say(
             Message(
@@ -247,7 +251,7 @@ class Horizontal:
                 SERVER,
                 "aggregate",
                 total,
-                {"clients": len(replies), "examples": sum(examples), "of": "gradient" if gradients else "update"},
+                {"clients": len(examples), "examples": sum(examples), "of": "gradient" if gradients else "update"},
             )
         )
         rate = -self._training.lr * self.settings.server_lr if gradients else self.settings.server_lr

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import multiprocessing
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from typing import Literal, TypeAlias, final, get_args
 
 import numpy as np
@@ -60,28 +61,37 @@ class InProcess(Trainer):
             for index in clients:
                 yield index, train(self._model, start, self._clients[index], self._training, self._rng(number, index))
             return
-        sent: dict[int, Tensors] = {}
+        waiting: dict[int, Tensors] = {}  # until those before them are there
+        order = deque(clients)
         for group in self._groups(clients):
             examples = [self._clients[index] for index in group]
             rngs = [self._rng(number, index) for index in group]
-            sent.update(zip(group, train_stacked(self._model, start, examples, self._training, rngs), strict=True))
-        yield from ((index, sent[index]) for index in clients)
+            waiting.update(zip(group, train_stacked(self._model, start, examples, self._training, rngs), strict=True))
+            while order and order[0] in waiting:
+                yield order[0], waiting.pop(order.popleft())
 
     def close(self) -> None:
         pass
 
     def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
-        """Clients with equally many steps, evenly in groups."""
+        """Clients with equally many steps, evenly in groups; those with earlier clients first."""
         most = min(_CLIENTS_AT_ONCE, max(4, _PARAMETERS_AT_ONCE // sum(p.numel() for p in self._model.parameters())))
         by_steps: dict[int, list[int]] = defaultdict(list)
         for index in clients:
             by_steps[self._training.schedule(len(self._clients[index])).steps].append(index)
-        for same in by_steps.values():
-            groups = -(-len(same) // most)
-            yield from (same[first::groups] for first in range(groups))
+        place = {index: number for number, index in enumerate(clients)}
+        groups = [group for same in by_steps.values() for group in _evenly(same, most)]
+        yield from sorted(groups, key=lambda group: place[group[0]])
 
     def _rng(self, number: int, index: int) -> torch.Generator:
         return training_rng(self._seed, number, index)
+
+
+def _evenly(clients: Sequence[int], most: int) -> list[list[int]]:
+    """In their order, in as few groups of at most `most` as can be, all about as large."""
+    count = -(-len(clients) // most)
+    ends = [group * len(clients) // count for group in range(count + 1)]
+    return [list(clients[first:last]) for first, last in pairwise(ends)]
 
 
 def _keep_freed_memory() -> None:

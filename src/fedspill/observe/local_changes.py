@@ -13,6 +13,7 @@ from fedspill.errors import NotApplicable
 from fedspill.federation.update_checks import update_fault
 from fedspill.messages import Message
 from fedspill.observe.last_layer import last_layer_gradients, schedule_of
+from fedspill.observe.lazy_tensors import scaled
 from fedspill.observe.path_bases import last_layer_matrix
 from fedspill.trace import Origin, View
 
@@ -140,7 +141,7 @@ def _change(message: Message, start: Mapping[str, Tensor], federation: KnownFede
     )
     schedule = schedule_of(message, batch_size, epochs)
     scale = 1.0 if message.kind == "update" else -federation.lr
-    change = {name: scale * tensor for name, tensor in message.tensors.items()}
+    change = scaled(message.tensors, scale)
     last, moved = (last_layer_matrix(tensors, federation.head, federation.bias) for tensors in (start, change))
     of = Origin(message.round, message.sender)
     return LocalChange(of, start, change, last, moved, schedule.steps, schedule.per_step, schedule.samples)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 from fedspill.messages import Message
 from fedspill.observe.last_layer import is_update
+from fedspill.tensor_file import TensorFile
 from fedspill.trace import View
 from fedspill.training import is_next_token
 
@@ -32,19 +34,52 @@ class ModelAnswers:
     per_class: float = 0.0  # labelled inputs of each class, on average
 
 
-def models_before(view: View) -> dict[int, nn.Module]:
+@final
+class RoundModels(Mapping[int, nn.Module]):
+    """For each round a model, made when it is asked for. Of large ones only the last is kept."""
+
+    def __init__(self, architecture: nn.Module, states: Mapping[int, Mapping[str, Tensor]]) -> None:
+        self._architecture, self._states = architecture, states
+        self._kept: dict[int, nn.Module] = {}
+
+    def __getitem__(self, number: int) -> nn.Module:
+        if number not in self._kept:
+            state = self._states[number]
+            if isinstance(state, TensorFile):
+                self._kept.clear()
+            self._kept[number] = self._made(state)
+        return self._kept[number]
+
+    def _made(self, state: Mapping[str, Tensor]) -> nn.Module:
+        """Large tensors stay in their file: the layers are copied, and put around them."""
+        own = self._architecture.state_dict()
+        stays = isinstance(state, TensorFile) and all(own[name].dtype == state.places[name].dtype for name in own)
+        not_copied: dict[int, Any] = {id(one): one for one in self._architecture.parameters()} if stays else {}
+        model = copy.deepcopy(self._architecture, not_copied)
+        model.load_state_dict(state, strict=True, assign=stays)
+        return model.eval()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+
+def models_before(view: View) -> Mapping[int, nn.Module]:
     """For each round the model that the clients were handed, in evaluation mode."""
-    models = {}
+    model: nn.Module = view.knows("architecture")()
+    own = model.state_dict()
+    states = {}
     for message in view.get("model"):
-        model: nn.Module = view.knows("architecture")()
-        missing, unexpected = model.load_state_dict(dict(message.tensors), strict=False)
-        if missing or unexpected:
+        missing = [name for name in own if name not in message.tensors]
+        if missing or any(name not in own for name in message.tensors):
             raise NotApplicable(
                 f"The recorded model lacks {len(missing)} tensors of the architecture: {', '.join(missing[:4])}.",
                 remedy="Record all layers of the model.",
             )
-        models[message.round] = model.eval()
-    return models
+        states[message.round] = message.tensors
+    return RoundModels(model, states)
 
 
 def can_probe(view: View) -> bool:
@@ -56,7 +91,7 @@ def can_probe(view: View) -> bool:
 class ModelProbe:
     """The models of a trace and the adversary's inputs, ready to be run against each other."""
 
-    models: dict[int, nn.Module]
+    models: Mapping[int, nn.Module]
     inputs: Tensor
     labels: Tensor | None  # None: unlabelled
     classes: int

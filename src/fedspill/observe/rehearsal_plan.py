@@ -25,6 +25,7 @@ from fedspill.training import Optimizer as OptimizerName
 
 MOST_FLOPS = 2e10  # of an update's rehearsals: some seconds of one core (convention)
 GPU_IS_FASTER = 100  # times a core (convention)
+MOVED = 10  # operations that a step costs for each parameter, used or not; an embedding costs little else (convention)
 LEAST_NEAR = 24  # make-believe clients around an estimate; with fewer there is nothing to fit to (convention)
 MOST_MESSAGES = 1_000  # rehearsed in one call: some minutes (convention)
 MOST_SAMPLES = 100_000  # of a client: a message can claim any number
@@ -116,11 +117,13 @@ def affordable(shop: Workshop, samples: int, flops: float) -> RehearsalSizes:
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
         shop.model(shop.auxiliary.x[:1])
-    one = 3 * counter.get_total_flops() * samples  # back is twice as far as forth
+    arithmetic = 3 * counter.get_total_flops() * samples  # back is twice as far as forth
+    parameters = sum(parameter.numel() for parameter in shop.model.parameters())
+    steps = -(-samples // shop.training.batch_size)
+    paid = int(flops / max(arithmetic, MOVED * parameters * steps, 1))
+    if paid < LEAST_NEAR:  # before anything is trained to see how fast it goes
+        raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
     sizes = RehearsalSizes()
     if not shop.is_stacked:
         sizes = replace(sizes, broad=sizes.broad // 2, near=sizes.near // 2)
-    near = min(sizes.near, int(flops / max(one, 1)))
-    if near < LEAST_NEAR:
-        raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
-    return replace(sizes, near=near)
+    return replace(sizes, near=min(sizes.near, paid))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedspill.errors import NotApplicable
 from fedspill.messages import AGGREGATOR
+from fedspill.observe.lazy_tensors import differences
 from fedspill.observe.local_changes import KnownFederation
 from fedspill.observe.path_bases import last_layer_matrix
 from fedspill.observe.rehearsal import known_local_training, rehearsed_head_changes
@@ -58,7 +59,7 @@ def read_round_sums(view: View, federation: KnownFederation) -> tuple[list[Round
         if others == 0 or not bool(torch.isfinite(summed).all()):
             notes.append(f"round {number} was left out: {'nobody else took part' if others == 0 else 'not finite'}")
             continue
-        change = {name: after[name] - before[name] for name in before if before[name].is_floating_point()}
+        change = differences(after, before, [name for name in before if before[name].is_floating_point()])
         found.append(RoundSum(Origin(number, AGGREGATOR), before, change, summed, others))
     if not found:
         raise NotApplicable(f"No two consecutive models can be compared. {'; '.join(notes[:3])}".strip())

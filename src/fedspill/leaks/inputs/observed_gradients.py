@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -133,7 +133,7 @@ def attacked_messages(view: View, most: int, rng: torch.Generator) -> tuple[list
     return sorted(found, key=lambda attacked: attacked.of), notes
 
 
-def refuse_text(view: View, models: dict[int, nn.Module]) -> None:
+def refuse_text(view: View, models: Mapping[int, nn.Module]) -> None:
     """Raises NotApplicable where inputs are tokens: whole numbers cannot be moved little by little."""
     tokens = view.has("unlabelled_aux") and not view.knows("unlabelled_aux").is_floating_point()
     if tokens or any(isinstance(_first_layer(model), nn.Embedding) for model in models.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -23,6 +23,7 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.messages import Kind, Message
 from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.observe.last_layer import LastLayerGradients, is_update, read_last_layer
+from fedspill.observe.lazy_tensors import LazyTensors
 from fedspill.observe.local_changes import KnownOptimizer
 from fedspill.observe.probe import ModelAnswers, ModelProbe, can_probe
 from fedspill.trace import Origin, View
@@ -125,7 +126,7 @@ def _through(
     head = (weight, bias if isinstance(bias, str) and layer.bias is not None else None)
     rounds = {message.round for message in sent}
     signals = {r: linear_signals(probe.models[r], probe.inputs, layer.classes) if probe else [] for r in rounds}
-    gradients = [{name: scale * tensor.double() for name, tensor in message.tensors.items()} for message in sent]
+    gradients = [_precise(message.tensors, scale) for message in sent]
     clients = [int(message.info.get("clients", 1)) for message in sent]
     noise = wire.noise(steps.number, schedule.epochs, lr, updates) / max(clients) ** 0.5
     seen = look(
@@ -146,6 +147,11 @@ def _through(
         models = [probe.models[message.round] for message in sent]
         expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.effect.step_clip)
     return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
+
+
+def _precise(tensors: Mapping[str, Tensor], scale: float) -> LazyTensors:
+    """`scale` times each tensor, in float64."""
+    return LazyTensors(tensors, lambda name: scale * tensors[name].double())
 
 
 def expected_scale(

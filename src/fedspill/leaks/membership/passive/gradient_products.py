@@ -13,7 +13,8 @@ from fedspill.leaks.membership.passive.record_losses import losses
 from fedspill.leaks.membership.passive.sample_layers import records_at_layers
 from fedspill.observe.row_by_row import row_by_row
 
-_AT_ONCE = 64  # records whose gradients are held at once
+_AT_ONCE = 64  # records whose gradients are held at once,
+_NUMBERS_AT_ONCE = 1 << 26  # or as many as have so many numbers, of a large model at least one (conventions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +38,17 @@ def gradient_products(
         for name in (layer.name.weight, layer.name.bias):
             rest.pop(name or "", None)
     if rest:
-        moved = torch.stack([torch.cat([change[name].flatten() for name in rest]) for change in changes])
-        for start in range(0, len(x), _AT_ONCE):
-            rows = slice(start, start + _AT_ONCE)
-            own = _gradients(model, rest, x[rows], y[rows])
-            products[rows] += (own @ moved.T).double()
-            squares[rows] += own.square().sum(1).double()
+        many = min(_AT_ONCE, max(1, _NUMBERS_AT_ONCE // sum(tensor.numel() for tensor in rest.values())))
+        for start in range(0, len(x), many):
+            rows = slice(start, start + many)
+            for name, own in _gradients(model, rest, x[rows], y[rows]).items():
+                products[rows] += torch.stack([own @ change[name].flatten() for change in changes], 1).double()
+                squares[rows] += own.square().sum(1).double()
     return GradientProducts(products.nan_to_num(), squares.nan_to_num())
 
 
-def _gradients(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """(records, numbers) each record's gradient by those parameters."""
+def _gradients(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """(records, numbers) each record's gradient by each of those parameters."""
     state = {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
     def loss(some: Mapping[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
@@ -55,4 +56,4 @@ def _gradients(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, y:
         return losses(logits, label[None]).sum()
 
     each = row_by_row(grad(loss), in_dims=(None, 0, 0))(dict(parameters), x, y)
-    return torch.cat([each[name].flatten(1) for name in parameters], 1)
+    return {name: each[name].flatten(1) for name in parameters}

@@ -12,6 +12,7 @@ from fedspill.errors import NotApplicable
 from fedspill.federation.local import load, state_of
 from fedspill.federation.update_checks import update_fault
 from fedspill.messages import AGGREGATOR, Message
+from fedspill.observe.lazy_tensors import differences, scaled
 from fedspill.trace import Origin, View
 
 
@@ -84,7 +85,7 @@ def read_observed(view: View) -> Observed:
             notes.append(said)
             continue
         scale = _scale(message, view)
-        changes.setdefault(message.round, {})[message.sender] = {n: scale * kept[n].detach() for n in parameters}
+        changes.setdefault(message.round, {})[message.sender] = scaled(message.tensors, scale, parameters)
         count = message.info.get("examples")
         if type(count) is int and 0 < count < 1 << 40:
             examples.setdefault(message.round, {})[message.sender] = count
@@ -124,7 +125,7 @@ def _between_models(
     count = own[0] * clients if own and type(own[0]) is int and type(clients) is int else None
     for number in sorted(set(starts) & {later - 1 for later in starts}):
         before, after = starts[number], starts[number + 1]
-        moved = {name: (after[name] - before[name]).detach() for name in parameters}
+        moved = differences(after, before, parameters)
         if any(bool(tensor.any()) for tensor in moved.values()):
             changes[number] = {AGGREGATOR: moved}
             if count is not None and 0 < count < 1 << 40:  # others are taken to hold as much as it does itself
@@ -137,5 +138,7 @@ def _by_number(sender: str) -> tuple[str, int]:
     return role, int(number) if number.isdecimal() else 0
 
 
-def flat(change: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in change.values()])
+def norm_of(change: Mapping[str, Tensor]) -> Tensor:
+    """() in float64, over all tensors."""
+    norm: Tensor = torch.stack([tensor.double().norm() for tensor in change.values()]).norm()
+    return norm

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedspill.leaks.membership.passive.asked_records import AskedRecords
 from fedspill.leaks.membership.passive.gradient_products import GradientProducts, gradient_products
-from fedspill.leaks.membership.passive.observed import Observed, SeenRound, flat
+from fedspill.leaks.membership.passive.observed import Observed, SeenRound, norm_of
 from fedspill.leaks.membership.passive.record_losses import record_losses
 
 _TINY = 1e-30
@@ -51,7 +51,7 @@ def _gradient_table(
         there = [sender for sender in senders if sender in seen.changes]
         changes = [seen.changes[sender] for sender in there]
         found = gradient_products(observed.at(seen.before), asked.x, asked.y, changes)
-        norms = torch.stack([flat(change).double().norm() for change in changes])
+        norms = torch.stack([norm_of(change) for change in changes])
         table[place][:, [senders.index(sender) for sender in there]] = measure(found, norms).nan_to_num()
     return table
 
