@@ -3,6 +3,7 @@
 RecordJob: run the federation with a setting of defenses and a seed, and record it.
 AttackJob: run an attack by an adversary on such a recording, and measure what came out.
 ControlJob: run the attack where it must find something, and where there is nothing to find.
+ClaimJob: call a deployed defense that claims differential privacy with canaries.
 TwinsJob, TwinAttackJob: run a recorded federation again with proxy data, and the attack on it.
 """
 
@@ -18,7 +19,7 @@ from fedspill.attack_run import Outcome, score_guess
 from fedspill.audit.controls import run_control
 from fedspill.audit.likeness import compared
 from fedspill.audit.matrix import Pair
-from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome, TwinsOutcome
+from fedspill.audit.outcomes import ClaimOutcome, ControlOutcome, JobOutcome, RecordOutcome, TwinsOutcome
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.sealed_attack import SealedAttack, is_foreign
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting
@@ -253,6 +254,36 @@ class ControlJob(Job):
         return cls(Pair(**value["pair"]))
 
 
+@final
+@dataclass(frozen=True)
+class ClaimJob(Job):
+    """The claim of one deployed defense: is the privacy really on."""
+
+    kind: ClassVar[str] = "claim"
+    outcome = ClaimOutcome
+
+    defense: str
+    place: int  # among the plan's defenses
+    seed: int
+
+    def run(self, recordings: Recordings) -> ClaimOutcome:
+        claim = recordings.tested_claim(self.place, self.seed)
+        return ClaimOutcome(status="skipped" if claim is None else "ok", claim=claim)
+
+    def runs_foreign_code(self) -> bool:
+        return super().runs_foreign_code() or find("defenses", self.defense).is_plugin
+
+    def title(self) -> str:
+        return f"what {self.defense} claims"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "defense": self.defense, "place": self.place, "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["defense"], value["place"], value["seed"])
+
+
 def _has_foreign_defense(setting: DefenseSetting) -> bool:
     return any(find("defenses", defense.name).is_plugin for defense in setting.chosen)
 
@@ -267,7 +298,8 @@ def _has_foreign_leak(pair: Pair) -> bool:
         return False
 
 
-_KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in (RecordJob, AttackJob, ControlJob, TwinsJob, TwinAttackJob)}
+_JOBS: tuple[type[Job], ...] = (RecordJob, AttackJob, ControlJob, ClaimJob, TwinsJob, TwinAttackJob)
+_KINDS: dict[str, type[Job]] = {kind.kind: kind for kind in _JOBS}
 
 
 def job_from(value: Mapping[str, Any]) -> Job:

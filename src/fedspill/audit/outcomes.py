@@ -7,7 +7,7 @@ from typing import TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from fedspill.attack_run import Outcome, Status
-from fedspill.audit.result import ControlPart, DefenseCheck
+from fedspill.audit.result import ControlPart, DefenseCheck, PrivacyClaim
 
 
 class RecordOutcome(BaseModel):
@@ -61,4 +61,14 @@ class TwinsOutcome(BaseModel):
     twins: list[dict[str, float]] = []
 
 
-JobOutcome: TypeAlias = RecordOutcome | Outcome | ControlOutcome | TwinsOutcome
+class ClaimOutcome(BaseModel):
+    """A defense's claim that was tested, or that it claims nothing, or the reason why the test failed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Status
+    why: str = ""
+    claim: PrivacyClaim | None = None
+
+
+JobOutcome: TypeAlias = RecordOutcome | Outcome | ControlOutcome | TwinsOutcome | ClaimOutcome

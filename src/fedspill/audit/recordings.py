@@ -17,7 +17,7 @@ from fedspill.audit.controls import OwnModel
 from fedspill.audit.engines import federation_of
 from fedspill.audit.outcomes import RecordOutcome
 from fedspill.audit.planted_run import PlantedRun, Planter, run_with_plants
-from fedspill.audit.result import DefenseCheck
+from fedspill.audit.result import DefenseCheck, PrivacyClaim
 from fedspill.audit.sealed_attack import AttackProcess, is_foreign
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
 from fedspill.dataset import Examples
@@ -25,6 +25,7 @@ from fedspill.defenses.verify import check_defenses, guarantee_of
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.recorded_plan import recorded_deployment, recorded_plan
 from fedspill.deployment.twin import Twin
+from fedspill.dp_audit.of_plan import audit_defense
 from fedspill.errors import NotApplicable, NotKnown, NoTwin
 from fedspill.federation.local import accuracy
 from fedspill.files import sha256
@@ -122,6 +123,13 @@ class Recordings:
             deployment = recorded_deployment(self.trace(setting, seed).protocol, self._target.data_dir)
             return deployment.knowledge() if deployment else {}
         return Deployment.of(self._target.plan, self._target.data_dir).knowledge()
+
+    def tested_claim(self, place: int, seed: int) -> PrivacyClaim | None:
+        """What the deployed defense at that place claims, tested by canaries; None where it claims nothing."""
+        deployment = self._deployment(seed)
+        defense = deployment.settings.defenses[place]
+        found = audit_defense(deployment, defense, seed)
+        return None if found is None else PrivacyClaim.of(defense.name, found)
 
     def altered(self, setting: DefenseSetting, seed: int) -> Trace:
         """The recording of a federation in which one party trains other than agreed, made for an attack by it."""

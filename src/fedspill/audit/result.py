@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from fedspill.attack_run import Status
 from fedspill.audit.severity import Severity, State
+from fedspill.dp_audit.result import DpResult, DpTest
 from fedspill.intervals import CLIENTS, Interval, OverFederations
 from fedspill.metric import Metric, Score
 from fedspill.reading import Reading
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+ClaimVerdict: TypeAlias = Literal["violated", "no violation found", "not tested"]  # there is no "passed"
 
 
 def rounded(value: float | None) -> float | None:
@@ -376,6 +378,50 @@ class DefenseCheck(_Model):
     why: str
 
 
+class PrivacyClaim(_Model):
+    """What a deployed defense claims, and what calling its code with canaries showed. None is ever said to hold."""
+
+    defense: str
+    claimed: Rounded = None  # epsilon of the deployment; null where it is not known
+    delta: float | None = None
+    verdict: ClaimVerdict
+    said: str  # the verdict as a sentence
+    tested: Rounded = None  # epsilon that the tests were held against: the same, or that of a few steps
+    lower: Rounded = None  # epsilon of what was tested is at least this
+    confidence: float | None = None
+    assumption: str = ""  # of that bound
+    largest: Rounded = None  # the largest epsilon that these tests could have shown
+    tests: list[DpTest] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+    @staticmethod
+    def of(defense: str, found: DpResult) -> PrivacyClaim:
+        whole = found.claimed if found.whole is None else found.whole
+        strongest = found.strongest
+        if strongest is None:
+            return PrivacyClaim(
+                defense=defense, claimed=whole, delta=found.delta, verdict="not tested", said=found.verdict
+            )
+        return PrivacyClaim(
+            defense=defense,
+            claimed=whole,
+            delta=found.delta,
+            verdict="violated" if found.violated else "no violation found",
+            said=found.verdict,
+            tested=found.claimed,
+            lower=found.lower,
+            confidence=strongest.confidence,
+            assumption=strongest.assumption,
+            largest=found.largest,
+            tests=list(found.tests),
+            notes=list(found.notes),
+        )
+
+    @staticmethod
+    def not_tested(defense: str, why: str) -> PrivacyClaim:
+        return PrivacyClaim(defense=defense, verdict="not tested", said=f"not tested: {why}")
+
+
 class AuditVerdict(_Model):
     """The worst finding, how many of each, and whether everything was measured."""
 
@@ -428,6 +474,7 @@ class AuditResult(_Model):
     adversaries: list[AdversarySummary]
     classes: list[str]
     defense_checks: list[DefenseCheck]
+    privacy_claims: list[PrivacyClaim] = Field(default_factory=list)  # of deployed defenses that claim an epsilon
     events: list[str]
     cannot_tell: list[str]
     severity_rule: str

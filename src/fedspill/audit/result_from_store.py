@@ -16,10 +16,10 @@ from fedspill.attack_run import Outcome, Status
 from fedspill.audit.accepted import Accepted
 from fedspill.audit.advice import acts_on, combined_advice, keeps_its_promise, proposals, single_advice, unhelped
 from fedspill.audit.defense_frontier import Accuracy, Point, frontier, guarantees, summarise_leaks
-from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob, TwinAttackJob, TwinsJob
+from fedspill.audit.jobs import AttackJob, ClaimJob, ControlJob, Job, RecordJob, TwinAttackJob, TwinsJob
 from fedspill.audit.leak_table import headline_of, in_order, leak_rows, left_out_of
 from fedspill.audit.matrix import Pair
-from fedspill.audit.outcomes import ControlOutcome, JobOutcome, RecordOutcome, TwinsOutcome
+from fedspill.audit.outcomes import ClaimOutcome, ControlOutcome, JobOutcome, RecordOutcome, TwinsOutcome
 from fedspill.audit.result import (
     AdversarySummary,
     AfterAdvice,
@@ -29,6 +29,7 @@ from fedspill.audit.result import (
     DefenseCheck,
     DefensesTried,
     Finding,
+    PrivacyClaim,
     Provenance,
     TwinSummary,
 )
@@ -40,6 +41,7 @@ from fedspill.audit.twin_scores import twin_figures, twin_summary
 from fedspill.audit.why_not import lacking
 from fedspill.defense import Check
 from fedspill.defenses.verify import said_of
+from fedspill.dp_audit.of_plan import may_claim
 from fedspill.files import dump_json
 from fedspill.metric import Metric
 from fedspill.registry import make
@@ -48,8 +50,9 @@ from fedspill.threat import ADVERSARIES
 
 TRIED_ON = 3  # attacks of a leak and adversary that defenses are tried on; a combination is run against all
 EVENTS = 50  # how many events of the federation a report lists
+_NOT_CALLABLE = "this is a recording, and canaries need the code that clients ran; `fedspill dp PLAN` calls it"
 _STATUS_ORDER: dict[str, int] = {"ok": 0, "read": 1, "unscored": 2, "errored": 3, "skipped": 4}
-Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome, TwinsOutcome)
+Kind = TypeVar("Kind", RecordOutcome, Outcome, ControlOutcome, TwinsOutcome, ClaimOutcome)
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,7 @@ class StoredAudit:
             adversaries=self._adversaries(),
             classes=self.facts["about"]["classes"],
             defense_checks=checks,
+            privacy_claims=self._claims(),
             events=[
                 *(said_of(Check(check.defense, check.on, check.why)) for check in checks if check.on is False),
                 *[event for outcome in records for event in outcome.events][:EVENTS],
@@ -280,7 +284,31 @@ class StoredAudit:
                 found.append(f"The federation with {setting.label} could not be run: {failed.why}. It is tried again.")
             elif len(records) < len(self.seeds):
                 found.append(f"The federation with {setting.label} was not run yet.")
+        for job in self.claim_jobs():
+            tested = self._outcomes([job], ClaimOutcome)
+            if not tested or tested[0].status == "errored":
+                why = f"could not be tested: {tested[0].why}" if tested else "was not tested yet"
+                found.append(f"What {job.defense} claims {why}.")
         return found
+
+    def claim_jobs(self) -> list[ClaimJob]:
+        """One for each deployed defense that may claim an epsilon; a recording's code is not here to be called."""
+        if self.target.trace is not None:
+            return []
+        deployed = enumerate(self.target.plan.settings().defenses)
+        names = [choice.name for choice in self.target.plan.defenses]
+        return [ClaimJob(names[place], place, self.seeds[0]) for place, defense in deployed if may_claim(defense)]
+
+    def _claims(self) -> list[PrivacyClaim]:
+        found = []
+        for job in self.claim_jobs():
+            for outcome in self._outcomes([job], ClaimOutcome):
+                if outcome.status == "errored":
+                    found.append(PrivacyClaim.not_tested(job.defense, outcome.why))
+                elif outcome.claim is not None:
+                    found.append(outcome.claim)
+        recorded = self.facts["about"].get("claims", [])
+        return [*found, *(PrivacyClaim.not_tested(name, _NOT_CALLABLE) for name in recorded)]
 
     def _metrics(self) -> list[Metric[Any]]:
         """Those that the plan names beside the leaks' own."""

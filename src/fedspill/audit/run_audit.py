@@ -34,6 +34,7 @@ from fedspill.defenses.verify import check_defenses
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.deployment.recorded_plan import recorded_plan
+from fedspill.dp_audit.of_plan import claims_something
 from fedspill.errors import FedspillError, UsageError
 from fedspill.files import sha256
 from fedspill.plain_text import one_line
@@ -167,7 +168,7 @@ def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
 
 
 def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, retry: bool) -> None:
-    """Waves: recordings; attacks; controls of those that ran; the same with each defense; the same with several."""
+    """Waves: recordings; attacks; controls of those that ran, and claims; the same with each defense; with several."""
     state = StoredAudit(store, target.folder)
     runnable = [cell.pair for cell in state.cells if not cell.lacks]
     records: list[Job] = [RecordJob(AS_DEPLOYED, seed) for seed in state.seeds] if target.trace is None else []
@@ -184,6 +185,7 @@ def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, r
     _refuse_failed(store, target, records)
     _wave(store, target, workers, watcher, attacks)
     controls: list[Job] = [ControlJob(cell.pair) for cell in StoredAudit(store, target.folder).answered()]
+    controls += state.claim_jobs()
     watcher.more(len(controls))
     _wave(store, target, workers, watcher, controls)
     if target.trace is not None and target.twins:
@@ -361,6 +363,7 @@ def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
     deployed = request.plan if request.explicit_plan or request.plan.defenses else plan
     what = plan.data.name if plan else "a federation of others"
     classes = protocol.get("classes")
+    defenses = deployed.settings().defenses if deployed else ()
     return {
         "description": one_line(
             f"recording {folder.name}: {what}, {protocol.get('algorithm', 'unknown algorithm')}, "
@@ -368,7 +371,8 @@ def _about_trace(folder: Path, request: Request) -> dict[str, Any]:
         ),
         "classes": [str(index) for index in range(classes if isinstance(classes, int) else 0)],
         "secure_aggregation": bool(protocol.get("secure_aggregation")),
-        "checks": [asdict(check) for check in check_defenses(deployed.settings().defenses if deployed else (), trace)],
+        "checks": [asdict(check) for check in check_defenses(defenses, trace)],
+        "claims": [defense.name for defense in defenses if claims_something(defense)],
     }
 
 

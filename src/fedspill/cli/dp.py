@@ -34,7 +34,8 @@ def dp(
             [test.name, f"{test.estimate:.3g}", f"{test.lower:.3g}", f"{test.largest:.3g}", test.assumption]
             for test in result.tests
         ]
-        screen.table(["test", "estimate", "at least", "could show", "if"], rows)
+        if rows:
+            screen.table(["test", "estimate", "at least", "could show", "if"], rows)
         for note in result.notes:
             screen.say(note)
         screen.say(f"{result.what}: {result.verdict}.")

@@ -17,13 +17,15 @@ from fedspill.report.outputs import write_all
 def exit_code(result: AuditResult) -> ExitCode:
     """1 for findings at or above the bar or a defense that is off, else 3 when something is not measured or decided.
 
-    What twins of a recording say counts as a finding, where they are like it. 5 for a recording that was read and whose
-    truth is not known: neither a pass nor a failure.
+    A defense whose claim of privacy is violated counts like one that is off. What twins of a recording say counts as a
+    finding, where they are like it. 5 for a recording that was read and whose truth is not known: neither a pass nor a
+    failure.
     """
     bar = result.plan["fail_on"]
     open_ = [finding for finding in result.findings if finding.status == "ok" and not finding.accepted]
     off = any(check.on is False for check in result.defense_checks)
-    if off or (bar and any(finding.level >= Severity[bar.upper()] for finding in open_)):
+    violated = any(claim.verdict == "violated" for claim in result.privacy_claims)
+    if off or violated or (bar and any(finding.level >= Severity[bar.upper()] for finding in open_)):
         return ExitCode.FINDINGS
     on_twins = [f.twin.severity for f in result.findings if f.twin is not None and f.twin.severity is not None]
     if bar and any(level >= Severity[bar.upper()] for level in on_twins):

@@ -1,5 +1,6 @@
 """Is the privacy really on: code that claims differential privacy, tested by replay and by canaries."""
 
+from fedspill.dp_audit.canary_clients import audit_canary_clients
 from fedspill.dp_audit.client_canaries import audit_clients
 from fedspill.dp_audit.mechanism import Claim, ClientMechanism, RecordMechanism
 from fedspill.dp_audit.record_canaries import audit_records
@@ -12,6 +13,7 @@ __all__ = [
     "DpResult",
     "DpTest",
     "RecordMechanism",
+    "audit_canary_clients",
     "audit_clients",
     "audit_records",
     "replay",

@@ -26,6 +26,7 @@ _ALONE = 64  # the same where each takes a message of its own, and no other cana
 _MEMORY = 2**24  # numbers that all canaries of a design may have together
 _ROUNDS = 16
 _PER_TENSOR = 24  # rounds of the designs that look at single tensors, which have few canaries
+_FEWEST = 8  # rounds below which canaries of single tensors are left to replay, which looks at each tensor too
 _ASSUMPTION = "normal noise"
 
 
@@ -49,16 +50,20 @@ def audit_clients(what: str, mechanism: ClientMechanism, claim: Claim, rng: torc
         confidence = shared_confidence(statistics)
         tests.append(_test(f"{where}, pooled", claim, pooled(found, confidence), confidence))
         tests.append(_test(f"{where}, within each", claim, within(found, confidence), confidence))
-    directions, tensor = in_tensors(mechanism, rng)
-    found = canary_scores(mechanism, claim, directions, 1.0, _PER_TENSOR, rng, tensor)
-    tests += list(_of_tensors(mechanism, claim, found, shared_confidence(statistics * len(mechanism.spans))))
+    rounds = _rounds_of_tensors(mechanism)
+    if rounds >= _FEWEST:
+        directions, tensor = in_tensors(mechanism, rng)
+        found = canary_scores(mechanism, claim, directions, 1.0, rounds, rng, tensor)
+        tests += list(_of_tensors(mechanism, claim, found, shared_confidence(statistics * len(mechanism.spans))))
     return DpResult(what=what, claimed=claim.claimed, delta=claim.delta, tests=tuple(tests))
 
 
 def spread_out(mechanism: ClientMechanism, rng: torch.Generator) -> Tensor:
     """(canaries, numbers) orthonormal, over all tensors; at most a quarter of the dimensions."""
     numbers = mechanism.numbers
-    many = max(2, min(_ALONE if mechanism.alone else _MOST, numbers // 4, _MEMORY // numbers))
+    # Two thirds of the calls are for these: two scales, every canary in every round.
+    most = min(_ALONE, mechanism.calls // (3 * _ROUNDS)) if mechanism.alone else _MOST
+    many = max(2, min(most, numbers // 4, _MEMORY // numbers))
     basis: Tensor = torch.linalg.qr(torch.randn(numbers, many, generator=rng))[0]
     return basis.T
 
@@ -66,7 +71,9 @@ def spread_out(mechanism: ClientMechanism, rng: torch.Generator) -> Tensor:
 def in_tensors(mechanism: ClientMechanism, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Orthonormal canaries (canaries, numbers) that lie in one tensor each, and which (canaries,)."""
     rows, places = [], []
-    each = max(2, min(10 if mechanism.alone else 40, _MEMORY // mechanism.numbers // len(mechanism.spans)))
+    tensors = len(mechanism.spans)
+    most = min(10, max(1, mechanism.calls // (3 * _PER_TENSOR * tensors))) if mechanism.alone else 40
+    each = max(1, min(most, _MEMORY // mechanism.numbers // tensors))
     for place, span in enumerate(mechanism.spans.values()):
         size = span.stop - span.start
         many = min(each, max(1, size // 4))
@@ -75,6 +82,10 @@ def in_tensors(mechanism: ClientMechanism, rng: torch.Generator) -> tuple[Tensor
         rows.append(part)
         places += [place] * many
     return torch.cat(rows), torch.tensor(places)
+
+
+def _rounds_of_tensors(mechanism: ClientMechanism) -> int:
+    return min(_PER_TENSOR, mechanism.calls // (3 * len(mechanism.spans))) if mechanism.alone else _PER_TENSOR
 
 
 def canary_scores(

@@ -43,6 +43,7 @@ class ClientMechanism(ABC):
 
     spans: Mapping[str, slice]  # where each tensor lies in an update
     alone: bool = False  # whether every client's message leaves by itself, noise and all
+    calls: int = 3000  # of `release` that an audit may make where messages leave alone, about
 
     @abstractmethod
     def release(self, updates: Tensor, number: int) -> Tensor:

@@ -21,36 +21,43 @@ _LOUDEST = 3.0  # deviation of a canary's numbers: noise images are the best can
 
 
 def audit_records(
-    what: str, mechanism: RecordMechanism, claim: Claim, model: nn.Module, real: Examples, rng: torch.Generator
+    what: str,
+    mechanism: RecordMechanism,
+    claim: Claim,
+    model: nn.Module,
+    real: Examples,
+    rng: torch.Generator,
+    *,
+    canaries: int = CANARIES,
 ) -> DpResult:
     """One run of `claim.releases` steps on real records and half of the canaries.
 
     Three bounds stand side by side: for normal noise, against a Gaussian trade-off curve, and without assumptions.
     """
     classes = int(real.y.max()) + 1
-    canaries = Examples(
-        _LOUDEST * torch.randn(CANARIES, *real.x.shape[1:], generator=rng),
-        torch.randint(classes, (CANARIES,), generator=rng),
+    noise = Examples(
+        _LOUDEST * torch.randn(canaries, *real.x.shape[1:], generator=rng),
+        torch.randint(classes, (canaries,), generator=rng),
     )
-    inside = torch.rand(CANARIES, generator=rng) < 0.5
-    known = Examples.join([canaries, Examples(real.x, real.y)])
-    used = Examples.join([canaries.take(inside.nonzero().flatten()), Examples(real.x, real.y)])
+    inside = torch.rand(canaries, generator=rng) < 0.5
+    known = Examples.join([noise, Examples(real.x, real.y)])
+    used = Examples.join([noise.take(inside.nonzero().flatten()), Examples(real.x, real.y)])
     layers = records_at_layers(model.eval(), known.x, known.y)
     if not layers:
         raise NotApplicable(
             "The model has no linear layer that sees one vector per record: canaries cannot be decoded."
         )
     decoder = Decoder(layers, claim)
-    scores = torch.zeros(CANARIES, dtype=torch.double)
+    scores = torch.zeros(canaries, dtype=torch.double)
     for number in range(claim.releases):
-        scores += decoder.decoded(mechanism.release(model, used.x, used.y, number))[:CANARIES]
+        scores += decoder.decoded(mechanism.release(model, used.x, used.y, number))[:canaries]
     values, inner = scores.numpy(), inside.numpy()
     return DpResult(
         what=what,
         claimed=claim.claimed,
         delta=claim.delta,
         tests=tuple(_tests(values[inner], values[~inner], claim)),
-        notes=decoder.notes(),
+        notes=decoder.notes(canaries),
     )
 
 
@@ -74,8 +81,8 @@ class Decoder:
         weights = (products / self._norms / self._claim.clip)[:, None]
         return torch.cholesky_solve(weights, self._factor)[:, 0]
 
-    def notes(self) -> tuple[str, ...]:
-        short = float((self._norms[:CANARIES] < self._claim.clip).double().mean())
+    def notes(self, canaries: int) -> tuple[str, ...]:
+        short = float((self._norms[:canaries] < self._claim.clip).double().mean())
         if short == 0:
             return ()
         return (

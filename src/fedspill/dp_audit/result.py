@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from pydantic import BaseModel, ConfigDict
 
 CONFIDENCE = 0.999  # with which a violation is said; all statistics of an audit share the allowed error
@@ -32,10 +30,12 @@ class DpResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: str
-    claimed: float
+    claimed: float  # epsilon of what was tested
     delta: float
     tests: tuple[DpTest, ...]
     notes: tuple[str, ...] = ()
+    not_tested: str = ""  # why, of one that no test could be made for
+    whole: float | None = None  # epsilon of the whole deployment, of which what was tested may be a few steps
 
     @property
     def violated(self) -> bool:
@@ -44,16 +44,23 @@ class DpResult(BaseModel):
     @property
     def lower(self) -> float:
         """The largest lower bound among the tests that count."""
-        return max((test.lower for test in self.tests if test.accuses), default=0.0)
+        return self.strongest.lower if self.strongest else 0.0
 
     @property
     def largest(self) -> float:
         return max((test.largest for test in self.tests if test.accuses), default=0.0)
 
     @property
+    def strongest(self) -> DpTest | None:
+        """The test with the largest lower bound; None where none was made."""
+        return max((test for test in self.tests if test.accuses), key=lambda test: test.lower, default=None)
+
+    @property
     def verdict(self) -> str:
-        if self.violated:
-            worst = max((test for test in self.tests if test.violates(self.claimed)), key=lambda test: test.lower)
+        worst = self.strongest
+        if worst is None:
+            return f"not tested: {self.not_tested}"
+        if worst.violates(self.claimed):
             return (
                 f"violated: epsilon is at least {_said(worst.lower)} with {worst.confidence:.4%} confidence "
                 f"({worst.name}), claimed was {_said(self.claimed)}"
@@ -62,7 +69,7 @@ class DpResult(BaseModel):
 
 
 def _said(epsilon: float) -> str:
-    return "infinity" if math.isinf(epsilon) else f"{epsilon:.3g}"
+    return f"{epsilon:,.0f}" if epsilon >= 100 else f"{epsilon:.3g}"
 
 
 def shared_confidence(statistics: int) -> float:

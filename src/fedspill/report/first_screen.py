@@ -9,7 +9,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedspill.audit.result import AccuracyFigures, Advice, AuditResult, Headline, LeakCell, LeakChange, LeakRow
+from fedspill.audit.result import (
+    AccuracyFigures,
+    Advice,
+    AuditResult,
+    Headline,
+    LeakCell,
+    LeakChange,
+    LeakRow,
+    PrivacyClaim,
+)
 from fedspill.audit.severity import MOST, NEARLY_ALL, NOTICEABLE
 from fedspill.audit.why_not import HOLDS_IT
 from fedspill.report.figures import counted, percent, points
@@ -56,6 +65,8 @@ class FirstScreen:
     severity: str
     about: str
     banner: tuple[str, ...]  # configured defenses that are off
+    violated: tuple[str, ...]  # claims of differential privacy that do not hold
+    claims: tuple[str, ...]  # the others
     verdict: str  # the figure, in the leak's words
     beside: str  # guessing, interval, n, what it takes
     picture: tuple[int, int] | None  # of 100: read, and by guessing
@@ -90,6 +101,8 @@ def first_screen(result: AuditResult) -> FirstScreen:
         severity=headline.severity.word if headline.severity is not None else "none",
         about=_about(result),
         banner=tuple(f"{check.defense}: {check.why}" for check in result.defense_checks if check.on is False),
+        violated=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict == "violated"),
+        claims=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict != "violated"),
         verdict=_capital(headline.cell.sentence) if headline.cell else "",
         beside=_beside(headline),
         picture=_picture(headline),
@@ -105,6 +118,16 @@ def first_screen(result: AuditResult) -> FirstScreen:
         unhelped=_unhelped(result),
         sure=_sure(result),
     )
+
+
+def claim_words(claim: PrivacyClaim) -> str:
+    """What is claimed, and what was found out about it, as one sentence."""
+    if claim.claimed is None:
+        return f"{claim.defense} claims differential privacy; {claim.said}"
+    said = f"{claim.defense} claims epsilon {claim.claimed:.4g} at delta {claim.delta:g}"
+    if claim.tested is not None and claim.tested != claim.claimed:
+        said += f", by steps that were tested and whose own claim is {claim.tested:.4g}"
+    return f"{said}; {claim.said}"
 
 
 def _as_before(after: Sequence[LeakRow], before: Sequence[LeakRow]) -> list[LeakRow]:

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from fedspill.audit.result import AuditResult, Finding
 from fedspill.audit.severity import Severity
 from fedspill.report.clean import cleaned
+from fedspill.report.first_screen import claim_words
 
 
 def render(result: AuditResult) -> str:
@@ -23,6 +24,8 @@ def render(result: AuditResult) -> str:
             suite.set(name, str(counts[name]))
     if result.defense_checks:
         _defense_suite(suites, result)
+    if result.privacy_claims:
+        _claim_suite(suites, result)
     indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
 
@@ -41,6 +44,24 @@ def _defense_suite(suites: Element, result: AuditResult) -> None:
             SubElement(case, "skipped", message=f"cannot be verified: {check.why}")
         else:
             SubElement(case, "system-out").text = check.why
+
+
+def _claim_suite(suites: Element, result: AuditResult) -> None:
+    """Each claim of differential privacy: a violated one is a failure, one that was not tested is no pass."""
+    claims = result.privacy_claims
+    violated = sum(claim.verdict == "violated" for claim in claims)
+    open_ = sum(claim.verdict == "not tested" for claim in claims)
+    counts = {"tests": len(claims), "failures": violated, "errors": 0, "skipped": open_}
+    suite = SubElement(suites, "testsuite", {"name": "claims of privacy"} | {k: str(v) for k, v in counts.items()})
+    for claim in claims:
+        name = f"no violation of what {claim.defense} claims is found"
+        case = SubElement(suite, "testcase", classname="fedspill.privacy", name=name)
+        if claim.verdict == "violated":
+            SubElement(case, "failure", message=claim_words(claim), type="claim-violated")
+        elif claim.verdict == "not tested":
+            SubElement(case, "skipped", message=claim_words(claim))
+        else:
+            SubElement(case, "system-out").text = claim_words(claim)
 
 
 def _case(suite: Element, finding: Finding, bar: Severity) -> str:

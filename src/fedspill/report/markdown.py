@@ -21,9 +21,14 @@ def render(result: AuditResult) -> str:
     if screen.banner:
         lines += ["**A configured defense is OFF. This audit fails whatever else it found.**", ""]
         lines += [f"- {text(line)}" for line in screen.banner] + [""]
+    if screen.violated:
+        lines += ["**A claim of differential privacy is violated. This audit fails whatever else it found.**", ""]
+        lines += [f"- {text(line)}." for line in screen.violated] + [""]
     if screen.verdict:
         lines += [f"**{text(screen.verdict)}** ({screen.severity}). {text(screen.beside)}", ""]
     lines += [f"{text(screen.about)} **{text(screen.defenses)}**", "", *_table(screen.tested, screen), ""]
+    for line in screen.claims:
+        lines += [f"{text(line)}.", ""]
     lines += [f"- {text(row.title)}: {text(row.reason)}" for row in screen.untested]
     lines += [""] if screen.untested else []
     lines += _readings(screen)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fedspill.audit.result import AuditResult, DefenseCheck, Finding, LeakRow
+from fedspill.audit.result import AuditResult, DefenseCheck, Finding, LeakRow, PrivacyClaim
 from fedspill.audit.severity import Severity
 from fedspill.deployment.toml_lines import line_of
 from fedspill.report.clean import cleaned
+from fedspill.report.first_screen import claim_words
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "none"}
@@ -21,6 +22,7 @@ SECURITY = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.5", "in
 
 
 DEFENSE_OFF = "defense-off"
+CLAIM_VIOLATED = "privacy-claim-violated"
 # The public lists that leaks are nearest to; none of them speaks of federated learning.
 TAXONOMIES = {
     "NIST AI 100-2": ("NIST AI 100-2e2025", "https://doi.org/10.6028/NIST.AI.100-2e2025"),
@@ -48,9 +50,13 @@ def render(result: AuditResult, *, with_skipped: bool = False) -> str:
     off = [check for check in result.defense_checks if check.on is False]
     if off:
         rules[DEFENSE_OFF] = _defense_rule()
+    violated = [claim for claim in result.privacy_claims if claim.verdict == "violated"]
+    if violated:
+        rules[CLAIM_VIOLATED] = _claim_rule()
     order = {name: index for index, name in enumerate(rules)}
     results = [_result(finding, order, result) for finding in findings]
     results += [_off(check, order, result) for check in off]
+    results += [_violated(claim, order, result) for claim in violated]
     document = {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -124,6 +130,15 @@ def _defense_rule() -> dict[str, Any]:
     }
 
 
+def _claim_rule() -> dict[str, Any]:
+    return {
+        "id": CLAIM_VIOLATED,
+        "shortDescription": {"text": "A claim of differential privacy is violated"},
+        "help": {"text": "Epsilon is surely larger than claimed. The audit's report names the test that showed it."},
+        "properties": {"tags": ["privacy", "federated-learning", "defense"], "security-severity": SECURITY["critical"]},
+    }
+
+
 def _off(check: DefenseCheck, order: Mapping[str, int], result: AuditResult) -> dict[str, Any]:
     return {
         "ruleId": DEFENSE_OFF,
@@ -134,6 +149,20 @@ def _off(check: DefenseCheck, order: Mapping[str, int], result: AuditResult) -> 
         "partialFingerprints": {"fedspill/v1": hashlib.sha256(f"off/{check.defense}".encode()).hexdigest()[:32]},
         "properties": {"id": f"{DEFENSE_OFF}/{check.defense}", "status": "ok", "severity": "critical"},
         "locations": _place(result, ((("defenses",), check.defense),), ("defenses",)),
+    }
+
+
+def _violated(claim: PrivacyClaim, order: Mapping[str, int], result: AuditResult) -> dict[str, Any]:
+    name = f"{CLAIM_VIOLATED}/{claim.defense}"
+    return {
+        "ruleId": CLAIM_VIOLATED,
+        "ruleIndex": order[CLAIM_VIOLATED],
+        "kind": "fail",
+        "level": "error",
+        "message": {"text": claim_words(claim)},
+        "partialFingerprints": {"fedspill/v1": hashlib.sha256(name.encode()).hexdigest()[:32]},
+        "properties": {"id": name, "status": "ok", "severity": "critical"},
+        "locations": _place(result, ((("defenses",), claim.defense),), ("defenses",)),
     }
 
 

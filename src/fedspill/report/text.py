@@ -27,9 +27,13 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
     screen = first_screen(result)
     said = [*_filled(screen.sentence.upper() if not screen.rows else screen.sentence, width)]
     said += [f"!! CONFIGURED DEFENSE IS OFF: {line}" for line in screen.banner]
+    for line in screen.violated:
+        said += _filled(f"!! CLAIM OF PRIVACY IS VIOLATED: {line}.", width, "   ")
     if screen.verdict:
         said += _filled(f"[{screen.severity}] {screen.verdict}. {screen.beside}", width)
     said += _filled(f"{screen.about} {screen.defenses}", width)
+    for line in screen.claims:
+        said += _filled(f"{line}.", width)
     said += ["", *_table(screen, width), ""]
     said += _readings(screen, width)
     for number, advice in enumerate(screen.advice[:MOST_ADVICE], 1):
