@@ -24,7 +24,7 @@ import site_drawings  # noqa: E402
 import site_leaks  # noqa: E402
 
 LOG = logging.getLogger("mkdocs.hooks")
-EXAMPLES = ("ci", "flower", "nvflare", "own", "plans")
+EXAMPLES = ("ci", "flower", "kuberay", "nvflare", "own", "plans")
 PAPERS = tuple(sorted(path.parent.name for path in ROOT.glob("papers/*/README.md")))
 # Files of the repository that are pages of the site: where they are there.
 BROUGHT = {
@@ -50,7 +50,7 @@ ALSO = {
 HOME = {page: source for source, page in BROUGHT.items()}  # of a page: the file that it was made from
 LINK = re.compile(r"(?<!!)\[([^\]\n]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```+)(\w[\w-]*)([^\n]*)\n(.*?)^\1", re.MULTILINE | re.DOTALL)
-LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".csv": "text", ".json": "json"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".csv": "text", ".json": "json"}
 
 
 def on_files(files: Files, config: Any) -> Files:

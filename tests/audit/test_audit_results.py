@@ -77,12 +77,22 @@ def test_an_internal_error_is_never_a_success_nor_a_finding(
 
 def test_dry_run_tells_the_matrix_and_the_cost(tmp_path: Path, fedspill: Fedspill) -> None:
     write_plan(tmp_path / "plan.toml")
-    ended = fedspill("audit", "plan.toml", "--dry-run")
+    ended = fedspill("audit", "plan.toml", "--dry-run", "--json", "cost.json")
     assert ended.code == 0
     assert "2 pairs do not run: curious-client sees no updates (2)" in ended.out
     assert "minutes" in ended.out
     assert "bytes" in ended.out
+    assert "of memory" in ended.out
+    assert "of disk" in ended.out
     assert not (tmp_path / "fedspill-audit").exists()
+    told = json.loads((tmp_path / "cost.json").read_text())
+    assert told["runs"] == ["llbg/curious-server", "ebi/curious-server"]
+    assert told["recordings"] == 1
+    assert told["attacks"] == 2
+    assert told["memory_bytes"] > told["unit_memory_bytes"] > 0
+    assert told["disk_bytes"] > 0
+    assert told["cpu_seconds"] == pytest.approx(60 * told["minutes"])  # by one worker
+    assert (told["gpu_seconds"], told["gpu_memory_bytes"]) == (0, 0)
 
 
 ACCEPT = """

@@ -1,7 +1,8 @@
-"""What an audit would do and cost, told without running it."""
+"""What an audit would do and cost, told without running it: by a short calibration, and by figures once measured."""
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,33 +12,59 @@ import torch
 from fedspill.audit.advice import acts_on
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.matrix import Pair, pairs_of
+from fedspill.audit.process_tree import memory_of
 from fedspill.audit.severity import MAY_BE_CAUGHT
+from fedspill.audit.target import Target
+from fedspill.audit.unit_needs import UnitNeeds, gpus_of
+from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.federation.local import train
 from fedspill.seeds import generator
 
-# Seconds of one core that an attack takes on 60 messages of 5,000 parameters. Measured once (process time, default
-# federation with every fifth round recorded, mean over adversaries): the first three, and OTHERS as an upper bound.
-# The rest, FOUND and STARTING are guesses that nobody has measured yet.
-SECONDS = {
-    "composition-by-counts": 3.7,
-    "labels": 2.6,
-    "decaf": 1.0,
-    "planted": 5.0,
-    "planted-membership": 5.0,
-    "planted-inputs": 0.6,
-    "robbing-the-fed": 0.6,
-    "trap-weights": 0.6,
-    "class-fishing": 1.0,
-    "class-sniffing": 1.0,
-    "quantity-inference": 1.0,
-    "whole-determination": 1.0,
+
+@dataclass(frozen=True)
+class AttackCost:
+    """CPU seconds of one unit, and of its control, on the machine of REFERENCE."""
+
+    once: float = 0.1
+    per_message: float = 0.002
+    control: float = 0.25
+    per_parameter: float = 2e-8  # of each message
+
+
+# Seconds in the stores of audits of the default plan (40 messages recorded), single-gradients and bank_and_shop; how
+# they grow with parameters by benchmarks/growth.py. Attacks that rehearse train make-believe clients for each message.
+# Attacks that plant run a federation of their own, whatever is recorded.
+COSTS = {
+    "composition-by-counts": AttackCost(0.3, 0.095, 2.2, 8e-7),
+    "labels": AttackCost(0.3, 0.095, 0.6, 8e-7),
+    "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7),
+    "inputs": AttackCost(0.1, 0.02, 0.4),
+    "planted": AttackCost(1.4, 0.0, 0.6),
+    "planted-membership": AttackCost(2.0, 0.0, 0.6),
+    "planted-inputs": AttackCost(2.0, 0.0, 0.25),
+    "robbing-the-fed": AttackCost(2.0, 0.0, 0.2),
+    "trap-weights": AttackCost(2.2, 0.0, 0.2),
+    "class-fishing": AttackCost(6.0, 0.0, 0.35),
+    "class-sniffing": AttackCost(1.3, 0.0, 0.3),
+    "cone": AttackCost(2.9, 0.0, 2.1),
+    "active-completion": AttackCost(2.3, 0.0, 1.6),
+    "model-completion": AttackCost(1.4, 0.0, 1.6),
+    "generative-regression": AttackCost(2.5, 0.0, 2.5),
 }
-OTHERS = 0.2
-STARTING = 5.0  # seconds until a worker has imported everything
-USUAL_MESSAGES = 60
-FOUND = 0.5  # share of the attacks that run which find enough for defenses to be tried on
+OTHERS = AttackCost()
+REFERENCE = 0.107  # CPU seconds of `_fixed_work` there
+STARTING = 7.0  # CPU seconds there to load torch twice, and to write the reports
+# Share of the attacks that run which find enough for defenses to be tried on: in seconds, and in number.
+TRIED_COST, TRIED_UNITS = 0.5, 0.2
+# Every process is a copy of one that has loaded torch, and memory of copies is counted for each: a worker, its fork
+# server, and an attack with the process that waits for it; beside all workers their owner and its own fork server.
+COPIES_OF_UNIT, COPIES_OF_OWNER = 5, 2
+HELD = 6  # times the recorded messages, while an attack works on them: on both sides of the pipe, and stacked
+UNIT_BYTES, REPORT_BYTES = 22_000, 60_000  # of one unit in store and reports; of the reports of none
+TRUTH_BYTES = 24  # of one sample that was trained on
+GPU_CONTEXT = 500 << 20  # bytes that CUDA takes for each process; an order of magnitude, not measured
 
 
 @dataclass(frozen=True)
@@ -49,45 +76,149 @@ class Estimate:
     recordings: int
     attacks: int
     minutes: float
-    bytes: int
+    bytes: int  # of all recordings
+    cpu_seconds: float
+    gpu_seconds: float  # during which units have a GPU; 0 without
+    memory_bytes: int  # at the most, all workers together, as `[limits]` counts it
+    unit_memory_bytes: int  # the same of one worker
+    gpu_memory_bytes: int  # of one worker; 0 without a GPU
+    disk_bytes: int  # at the most, in the folder of the audit
+
+    def as_json(self) -> dict[str, object]:
+        """What a program reads."""
+        names = ("recordings", "attacks", "minutes", "cpu_seconds", "gpu_seconds", "memory_bytes")
+        more = ("unit_memory_bytes", "gpu_memory_bytes", "disk_bytes")
+        runs = [pair.id for pair, lacks in self.pairs if not lacks]
+        return {"description": self.description, "runs": runs} | {name: getattr(self, name) for name in names + more}
+
+
+@dataclass(frozen=True)
+class _Calibration:
+    """What was measured on this machine, just now."""
+
+    slowness: float  # its CPU seconds over those of the reference
+    client_seconds: float  # one client, one round
+    gpu_bytes: int
 
 
 def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     """Trains one client once to learn what a round costs; what defenses will be tried on is a guess."""
+    empty = memory_of(os.getpid())
     deployment = Deployment.of(plan, data_dir)
+    measured = _calibrated(deployment)
     candidates = candidates_of(plan)
     pairs = [(pair, pair.lacks()) for pair in pairs_of(plan)]
     runnable = [pair for pair, lacks in pairs if not lacks]
-    clients: float = plan.federation.clients_per_round or plan.federation.clients
-    rounds = len(plan.record.rounds) if plan.record.rounds is not None else plan.federation.rounds
-    scale = max(rounds * clients, 1) / USUAL_MESSAGES
-    if deployment.is_vertical:  # a round is one batch, not one pass
-        clients = plan.training.batch_size / len(deployment.shares.clients[0])
-        scale = rounds / USUAL_MESSAGES
-    one_recording = _seconds_of_one_client(deployment) * clients * plan.federation.rounds
-    costs = {
-        # Who alters the model runs a federation of its own, one round for each record that it looks for.
-        pair.id: (1 if pair.facts.needed().does & MAY_BE_CAUGHT else scale) * SECONDS.get(pair.attack, OTHERS)
-        for pair in runnable
-    }
-    tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
     together = 1 if candidates else 0
     recordings = (1 + len(candidates) + together) * plan.repeats
-    once = (1 + together) * sum(costs.values()) + FOUND * sum(tried)
-    controls = sum(SECONDS.get(pair.attack, OTHERS) for pair in runnable) / 4
-    seconds = recordings * one_recording + plan.repeats * once + controls + STARTING * plan.workers
-    attacks = plan.repeats * round((1 + together) * len(runnable) + FOUND * len(candidates) * len(runnable))
+    attacks = plan.repeats * round((1 + together + TRIED_UNITS * len(candidates)) * len(runnable))
+
+    costs = {pair.id: _unit_seconds(pair, deployment) for pair in runnable}
+    tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
+    once = (1 + together) * sum(costs.values()) + TRIED_COST * sum(tried)
+    controls = sum(COSTS.get(pair.attack, OTHERS).control for pair in runnable)
+    training = recordings * measured.client_seconds * _clients_a_round(deployment) * plan.federation.rounds
+    units = training + measured.slowness * (plan.repeats * once + controls)
+    starting = measured.slowness * STARTING
+
     size = deployment.recording_bytes(plan.record.keep()) * recordings
-    return Estimate(deployment.describe(), pairs, recordings, attacks, seconds / plan.workers / 60, size)
+    truth = recordings * _messages(deployment) * TRUTH_BYTES * _samples(deployment)
+    unit_memory = _unit_memory(deployment, empty)
+    on_gpu = plan.device != "cpu"
+    return Estimate(
+        description=deployment.describe(),
+        pairs=pairs,
+        recordings=recordings,
+        attacks=attacks,
+        minutes=(units / plan.workers + starting) / 60,
+        bytes=size,
+        cpu_seconds=units + starting,
+        gpu_seconds=units if on_gpu else 0.0,
+        memory_bytes=COPIES_OF_OWNER * empty + plan.workers * unit_memory,
+        unit_memory_bytes=unit_memory,
+        gpu_memory_bytes=GPU_CONTEXT + measured.gpu_bytes if on_gpu else 0,
+        disk_bytes=round(size + truth) + UNIT_BYTES * (attacks + recordings + len(runnable)) + REPORT_BYTES,
+    )
 
 
-def _seconds_of_one_client(deployment: Deployment) -> float:
+def needs_of(target: Target) -> UnitNeeds:
+    """For a cluster: what the dry run tells of one unit, twice over, since that may be wrong by so much; no more than
+    the plan allows."""
+    plan = target.plan
+    most = plan.limits.memory_mb << 20
+    empty = memory_of(os.getpid())
+    if target.trace is not None:
+        size = sum(path.stat().st_size for path in target.trace.rglob("*.safetensors"))
+        expected = COPIES_OF_UNIT * empty + HELD * size
+    else:
+        expected = _unit_memory(Deployment.of(plan, target.data_dir), empty)
+    return UnitNeeds(min(most, 2 * expected), gpus_of(plan.device, plan.limits.gpu_share))
+
+
+def _unit_seconds(pair: Pair, deployment: Deployment) -> float:
+    """On the reference machine."""
+    cost, messages = COSTS.get(pair.attack, OTHERS), _messages(deployment)
+    if pair.facts.needed().does & MAY_BE_CAUGHT:  # it runs a federation of its own, one round for each record asked for
+        return cost.once
+    parameters = sum(parameter.numel() for parameter in deployment.build_model().parameters())
+    return cost.once + messages * (cost.per_message + cost.per_parameter * parameters)
+
+
+def _messages(deployment: Deployment) -> float:
+    """Updates that are recorded, or, in a vertical federation, rounds."""
+    plan = deployment.plan
+    rounds = len(plan.record.rounds) if plan.record.rounds is not None else plan.federation.rounds
+    return rounds * (1 if deployment.is_vertical else plan.federation.clients_per_round or plan.federation.clients)
+
+
+def _samples(deployment: Deployment) -> float:
+    """That one message tells of."""
+    clients = deployment.shares.clients
+    if deployment.is_vertical:
+        return deployment.plan.training.batch_size
+    return sum(map(len, clients)) / max(len(clients), 1)
+
+
+def _clients_a_round(deployment: Deployment) -> float:
+    plan = deployment.plan
+    if deployment.is_vertical:  # a round is one batch, not one pass
+        return plan.training.batch_size / len(deployment.shares.clients[0])
+    return plan.federation.clients_per_round or plan.federation.clients
+
+
+def _unit_memory(deployment: Deployment, empty: int) -> int:
+    """Bytes of a worker and all that it starts; the data are there whole, and once more as shares."""
+    data = sum(_bytes(part) for part in (deployment.dataset.train, deployment.dataset.test))
+    messages = deployment.recording_bytes(deployment.plan.record.keep())
+    return COPIES_OF_UNIT * empty + 2 * data + HELD * messages
+
+
+def _bytes(examples: Examples) -> int:
+    return examples.x.numel() * examples.x.element_size() + 8 * len(examples)
+
+
+def _calibrated(deployment: Deployment) -> _Calibration:
     torch.set_num_threads(1)
-    model, training = deployment.build_model(), deployment.settings.training
+    device = torch.device(deployment.plan.device)
+    model, training = deployment.build_model().to(device), deployment.settings.training
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    share = deployment.shares.clients[0].to(device)
     took = []
     for _ in range(2):  # the first one also pays for what torch sets up once
         began = time.process_time()
-        train(model, start, deployment.shares.clients[0], training, generator(0, "estimate"))
+        train(model, start, share, training, generator(0, "estimate"))
         took.append(time.process_time() - began)
-    return min(took)
+    on_gpu = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), on_gpu)
+
+
+def _fixed_work() -> float:
+    """CPU seconds of a piece of work that is the same everywhere: small products and a small network, as attacks do."""
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 64, generator=rng)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    began = time.process_time()
+    for _ in range(300):
+        model(weight).square().mean().backward()
+        torch.linalg.svdvals(weight)
+    return time.process_time() - began

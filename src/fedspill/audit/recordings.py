@@ -19,7 +19,7 @@ from fedspill.audit.outcomes import RecordOutcome
 from fedspill.audit.planted_run import PlantedRun, Planter, run_with_plants
 from fedspill.audit.result import DefenseCheck, PrivacyClaim
 from fedspill.audit.sealed_attack import AttackProcess, is_foreign
-from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target, private_folder
 from fedspill.dataset import Examples
 from fedspill.defenses.verify import check_defenses, guarantee_of
 from fedspill.deployment.deployment import Deployment
@@ -41,8 +41,9 @@ from fedspill.truth_table import brought_truth
 class Recordings:
     """The deployments and recordings of one target."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, hidden: Sequence[Path] = ()) -> None:
         self._target = target
+        self._also_hidden = hidden  # from attacks, beside what every audit hides
         self._deployments: dict[int, Deployment] = {}
         self._attack_process: AttackProcess | None = None
         self._twin: Twin | None = None
@@ -199,9 +200,8 @@ class Recordings:
     def _hidden(self) -> list[Path]:
         """Where the truth lies, or what it can be made from: the audit, the recording, the data."""
         data = self._target.data_dir or os.environ.get("FEDSPILL_DATA")
-        elsewhere = Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"  # where workers of a cluster record
         brought = [path.parent if path else None for path in (self._target.truth, self._target.nodes)]
-        folders = [self._target.folder, self._target.trace, data, elsewhere, *brought]
+        folders = [self._target.folder, self._target.trace, data, private_folder(), *brought, *self._also_hidden]
         return [Path(folder) for folder in folders if folder]
 
     def metrics(self) -> list[Metric[Any]]:

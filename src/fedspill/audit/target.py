@@ -68,6 +68,11 @@ AS_DEPLOYED = DefenseSetting()
 AS_DEPLOYED_NAME = "as-deployed"
 
 
+def private_folder() -> Path:
+    """Of this user, for all audits whose folder this machine does not see."""
+    return Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
+
+
 @dataclass(frozen=True)
 class Target:
     """What is audited: the federation of a plan, or a recording; the same for every job of an audit."""
@@ -91,8 +96,15 @@ class Target:
     def twin_folder(self, seed: int) -> Path:
         """Where the recording of a twin belongs, until the audit is done."""
         what = hashlib.sha256(dump_json([self.code, self.plan.essence()])).hexdigest()[:16]
-        base = self.folder if self.folder.is_dir() else Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
-        return base / "twins" / f"{seed}-{what}"
+        return self.base() / "twins" / f"{seed}-{what}"
+
+    def base(self) -> Path:
+        """Where recordings are made: in the audit's folder, and on a machine that does not see it for itself alone."""
+        return self.folder if self.folder.is_dir() else self.elsewhere()
+
+    def elsewhere(self) -> Path:
+        """On a machine that does not see the audit's folder; removed when the audit is done."""
+        return private_folder() / hashlib.sha256(str(self.folder.absolute()).encode()).hexdigest()[:16]
 
     def absolute(self) -> Target:
         """For workers, which may stand elsewhere."""
@@ -111,10 +123,7 @@ class Target:
             return self.trace
         plan = self.plan.with_seed(seed)
         what = hashlib.sha256(dump_json([self.code, plan.essence(), setting.as_json()])).hexdigest()[:16]
-        # A worker on another machine may not see the audit's folder: it then records for itself.
-        shared = self.folder.is_dir()
-        base = self.folder if shared else Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
-        return base / "traces" / f"{setting.short or AS_DEPLOYED_NAME}-{seed}-{what}"
+        return self.base() / "traces" / f"{setting.short or AS_DEPLOYED_NAME}-{seed}-{what}"
 
     def as_json(self) -> dict[str, Any]:
         return {

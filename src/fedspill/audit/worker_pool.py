@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -61,12 +62,13 @@ class Workers(ABC):
 
 @final
 class LocalWorkers(Workers):
-    """Worker processes on this machine."""
+    """Worker processes on this machine; their attacks find nothing in `hidden` folders."""
 
-    def __init__(self, target: Target, count: int, limits: LimitsPart) -> None:
+    def __init__(self, target: Target, count: int, limits: LimitsPart, hidden: Sequence[Path] = ()) -> None:
         self._target = target
         self._count = count
         self._limits = limits
+        self._hidden = hidden
         self._idle: list[Worker] = []
         self._busy: dict[int, tuple[Worker, Job]] = {}
 
@@ -75,7 +77,7 @@ class LocalWorkers(Workers):
         with selectors.DefaultSelector() as ready:
             while waiting or self._busy:
                 while waiting and len(self._busy) < self._count:
-                    worker = self._idle.pop() if self._idle else Worker(self._target, self._limits)
+                    worker = self._idle.pop() if self._idle else Worker(self._target, self._limits, self._hidden)
                     job = waiting.pop()
                     worker.start(job.as_json())
                     ready.register(worker.fileno, selectors.EVENT_READ, worker.fileno)
@@ -103,7 +105,7 @@ class LocalWorkers(Workers):
 class Worker:
     """One process and its owner's side of the two pipes."""
 
-    def __init__(self, target: Target, limits: LimitsPart) -> None:
+    def __init__(self, target: Target, limits: LimitsPart, hidden: Sequence[Path]) -> None:
         self._limits = limits
         self._process = fork("worker")
         self.fileno = self._process.answers.fileno()
@@ -111,7 +113,8 @@ class Worker:
         self._buffer = b""
         self._ready = False
         self._deadline = 0.0
-        self._send({"environment": dict(os.environ), "target": target.absolute().as_json()})
+        said = {"target": target.absolute().as_json(), "hidden": [str(folder) for folder in hidden]}
+        self._send({"environment": dict(os.environ), **said})
 
     @property
     def alive(self) -> bool:

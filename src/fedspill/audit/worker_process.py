@@ -11,6 +11,7 @@ import os
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedspill.audit.clean_slate import as_if_fresh
@@ -46,7 +47,7 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     if started is None:
         return
     os.environ.update(started["environment"])
-    recordings = Recordings(Target.from_json(started["target"]))
+    recordings = Recordings(Target.from_json(started["target"]), [Path(folder) for folder in started["hidden"]])
     answers.write(frame({"ready": True}))
     while (order := read_frame(orders)) is not None:
         as_if_fresh()

@@ -19,11 +19,14 @@ from fedspill.cli.options import (
     Partial,
     Sarif,
     refuse_missing_device,
+    write_json,
 )
 from fedspill.cli.terminal import Screen
 
 if TYPE_CHECKING:
     from fedspill.audit.run_audit import Request
+    from fedspill.audit.target import Target
+    from fedspill.deployment.plan import Plan
 
 
 def audit(
@@ -72,18 +75,19 @@ def audit(
     )
     request = replace(with_proxy(request, proxy) if proxy else request, truth=truth, nodes=nodes, twins=twins)
     request = with_plan(request, device=device, workers=workers, seed=seed, repeats=repeats, fail_on=fail_on)
-    refuse_missing_device(request.plan.device)
+    if ray is None:
+        refuse_missing_device(request.plan.device)
     if dry_run:
-        _tell(screen, request)
+        _tell(screen, request, json_file)
         return
     if ray is not None:
-        request = _on_ray(request, ray)
+        request = _on_ray(request, ray, request.plan.workers if workers or _names_workers(checked) else None)
     result = answer(request, LiveMatrix(screen))
     finish(screen, out, result, html, json_file, sarif, junit, markdown)
 
 
-def _tell(screen: Screen, request: Request) -> None:
-    """What --dry-run prints."""
+def _tell(screen: Screen, request: Request, json_file: Path | None) -> None:
+    """What --dry-run prints, and, with --json, writes."""
     from fedspill.audit.cost_estimate import estimate
     from fedspill.audit.matrix import pairs_of
     from fedspill.audit.why_not import lacking
@@ -113,10 +117,28 @@ def _tell(screen: Screen, request: Request) -> None:
             f"{max(told.minutes, 0.1):.1f} minutes with {counted(request.plan.workers, 'worker')} on idle cores, "
             f"and {told.bytes:,} bytes."
         )
+        gpu = f", {_size(told.gpu_memory_bytes)} of GPU memory a worker" if told.gpu_memory_bytes else ""
+        screen.say(
+            f"Within a factor of two: {told.cpu_seconds:.0f} CPU seconds, {_size(told.memory_bytes)} of memory "
+            f"({_size(told.unit_memory_bytes)} a worker){gpu}, {_size(told.disk_bytes)} of disk."
+        )
+        write_json(json_file, told.as_json())
 
 
-def _on_ray(request: Request, address: str) -> Request:
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GB" if count >= 2**30 else f"{count / 2**20:.1f} MB"
+
+
+def _names_workers(plan: Plan) -> bool:
+    return "workers" in plan.model_fields_set
+
+
+def _on_ray(request: Request, address: str, count: int | None) -> Request:
+    """Where nobody says how many workers, a cluster has as many as it has room for."""
+    from fedspill.audit.cost_estimate import needs_of
     from fedspill.audit.ray_workers import RayWorkers
 
-    plan = request.plan
-    return replace(request, workers=lambda target: RayWorkers(target, address, plan.workers, plan.limits))
+    def workers(target: Target) -> RayWorkers:
+        return RayWorkers(target, address, count, target.plan.limits, needs_of(target))
+
+    return replace(request, workers=workers)

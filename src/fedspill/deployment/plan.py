@@ -155,6 +155,7 @@ class LimitsPart(_Part):
 
     seconds: float = Field(default=600.0, gt=0)
     memory_mb: int = Field(default=4096, ge=512)  # torch alone takes about 400
+    gpu_share: float = Field(default=1.0, gt=0, le=1)  # of a GPU; a cluster sets so much aside, and stops nobody
 
 
 class Plan(_Part):
