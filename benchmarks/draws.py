@@ -173,7 +173,7 @@ def draw(name: str, seed: int) -> dict[str, Any]:
                 int(truth.get(o, "target_values")[int(p)]) for o, p in zip(guess.of, guess.places, strict=True)
             ]
         if metric.name.startswith("presence"):
-            from fedspill.observe.round_truth import true_owners
+            from fedspill.leaks.quantity.round_truth import true_owners
 
             there = true_owners(guess.of, truth, guess.me, "main", guess.present.shape[1]) > 0
             entry["right"] = (guess.present == there).long().tolist()

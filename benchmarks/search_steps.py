@@ -25,6 +25,10 @@ from fedspill.placement import use_full_precision
 Measure = Callable[[Tensor], tuple[Tensor, ...]]
 
 
+def sent(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    return [g.detach() for g in torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))]
+
+
 def searched(model: nn.Module, observed: list[Tensor], batch: int, steps: int) -> tuple[float, float, Tensor]:
     """Seconds, share of them in kernels, and where it ended."""
     targets = search.one_hot(torch.arange(batch) % 10, 10)
@@ -62,8 +66,7 @@ def main() -> None:
         torch.manual_seed(0)
         model = ResNet18().build((3, 32, 32), 10, seed=1).cuda().eval()
         x, y = torch.rand(batch, 3, 32, 32, device="cuda"), torch.arange(batch, device="cuda") % 10
-        loss = nn.functional.cross_entropy(model(x), y)
-        observed = [g.detach() for g in torch.autograd.grad(loss, list(model.parameters()))]
+        observed = sent(model, x, y)
         results = []
         for way in (launched, graphs):
             search.replayed = way

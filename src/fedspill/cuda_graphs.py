@@ -10,7 +10,7 @@ from torch import Tensor
 WARM = 2  # times that the work is done before it is recorded, since libraries initialise themselves in the first
 
 
-def record_graph(work: Callable[[], None]) -> Callable[[], None]:
+def record_graph(work: Callable[[], object]) -> Callable[[], None]:
     """The work as one graph. It must change tensors in place and never wait for the device; it is done WARM times."""
     for _ in range(WARM):
         work()
@@ -23,18 +23,24 @@ def record_graph(work: Callable[[], None]) -> Callable[[], None]:
 
 def replayed(measure: Callable[[Tensor], tuple[Tensor, ...]], like: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """`measure`, which takes tensors like `like`, as a graph; as it is where it cannot be one."""
-    here = like.detach().clone()
-    found = tuple(part.clone() for part in measure(here))
+    # Autograd goes back on the stream that it came on, which must be the graph's.
+    stream = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        here = like.detach().clone()
+        found = tuple(part.clone() for part in measure(here))
 
-    def work() -> None:
-        for old, new in zip(found, measure(here), strict=True):
-            old.copy_(new)
+        def work() -> None:
+            for old, new in zip(found, measure(here), strict=True):
+                old.copy_(new)
 
-    try:
-        replay = record_graph(work)
-    except RuntimeError:  # it waits for the device somewhere: control flow on values, or a copy to the CPU
-        torch.cuda.synchronize()
-        return measure
+        try:
+            replay = record_graph(work)
+        except RuntimeError:  # it waits for the device somewhere: control flow on values, or a copy to the CPU
+            torch.cuda.synchronize()
+            record_graph(lambda: here.zero_())  # one that ends well, or random numbers are taken to be recorded still
+            return measure
+    torch.cuda.current_stream().wait_stream(stream)
 
     def again(at: Tensor) -> tuple[Tensor, ...]:
         here.copy_(at)
