@@ -16,6 +16,7 @@ from fedspill.failing_line import failed_with
 from fedspill.guess import Guess
 from fedspill.leak import Leak
 from fedspill.messages import Message
+from fedspill.reads import EVERYTHING, Reads
 from fedspill.threat import Needs, ThreatModel
 from fedspill.trace import View
 
@@ -28,6 +29,7 @@ class Attack(ABC):
     paper: ClassVar[str]
     needs: ClassVar[Needs]
     leak: ClassVar[Leak[Any]]  # what it guesses, and how that is scored
+    reads: ClassVar[Reads] = EVERYTHING  # of the messages that it sees; recordings may leave out what nobody reads
     control: ClassVar[Mapping[str, Any] | None] = None  # a plan that must leak to this attack; None: that of its leak
 
     @abstractmethod

@@ -77,7 +77,8 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     controls = sum(SECONDS.get(pair.attack, OTHERS) for pair in runnable) / 4
     seconds = recordings * one_recording + plan.repeats * once + controls + STARTING * plan.workers
     attacks = plan.repeats * round((1 + together) * len(runnable) + FOUND * len(candidates) * len(runnable))
-    size = deployment.recording_bytes(plan.record.keep()) * recordings
+    first, others = (deployment.recording_bytes(keep) for keep in (deployment.keep(), plan.record.keep()))
+    size = plan.repeats * first + (recordings - plan.repeats) * others
     return Estimate(deployment.describe(), pairs, recordings, attacks, seconds / plan.workers / 60, size)
 
 
