@@ -17,6 +17,7 @@ from fedspill.guess import Guess
 from fedspill.leak import Leak
 from fedspill.messages import Message
 from fedspill.placement import CPU, moved
+from fedspill.reads import EVERYTHING, Reads
 from fedspill.threat import Needs, ThreatModel
 from fedspill.trace import View
 
@@ -29,6 +30,7 @@ class Attack(ABC):
     paper: ClassVar[str]
     needs: ClassVar[Needs]
     leak: ClassVar[Leak[Any]]  # what it guesses, and how that is scored
+    reads: ClassVar[Reads] = EVERYTHING  # of the messages that it sees; recordings may leave out what nobody reads
     control: ClassVar[Mapping[str, Any] | None] = None  # a plan that must leak to this attack; None: that of its leak
 
     @abstractmethod

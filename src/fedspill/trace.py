@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, overload
 
 from torch import Tensor, stack
@@ -42,15 +43,19 @@ class Event:
 
 @dataclass(frozen=True)
 class Keep:
-    """What to record: kinds of message, rounds and clients, tensors by shell pattern; None keeps all."""
+    """What to record: kinds of message, rounds and clients, tensors by shell pattern; None keeps all.
+
+    `tensors_of` has patterns for single kinds of message, beside those for all; a kind without any is not recorded.
+    """
 
     kinds: frozenset[str] | None = None
     rounds: frozenset[int] | None = None
     clients: frozenset[str] | None = None
     tensors: tuple[str, ...] | None = None
+    tensors_of: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def wants(self, message: Message) -> bool:
-        if self.kinds is not None and message.kind not in self.kinds:
+        if not self.wants_kind(message.kind):
             return False
         return self.wants_round(message.round) and (
             self.clients is None or not message.sender.startswith("client:") or message.sender in self.clients
@@ -59,12 +64,18 @@ class Keep:
     def wants_round(self, number: int) -> bool:
         return self.rounds is None or number in self.rounds
 
-    def wants_tensor(self, name: str) -> bool:
-        return self.tensors is None or any(fnmatchcase(name, pattern) for pattern in self.tensors)
+    def wants_kind(self, kind: str) -> bool:
+        return (self.kinds is None or kind in self.kinds) and self.tensors_of.get(kind, ("*",)) != ()
+
+    def wants_tensor(self, name: str, kind: str) -> bool:
+        """Whether that tensor of a message of that kind is kept."""
+        both = (("*",) if self.tensors is None else self.tensors, self.tensors_of.get(kind, ("*",)))
+        return all(any(fnmatchcase(name, pattern) for pattern in patterns) for patterns in both)
 
     def wanted(self, message: Message) -> dict[str, Tensor]:
         """The tensors of a message that are to be kept, not copied."""
-        return {name: tensor.detach() for name, tensor in message.tensors.items() if self.wants_tensor(name)}
+        kept = [name for name in message.tensors if self.wants_tensor(name, message.kind)]
+        return {name: message.tensors[name].detach() for name in kept}
 
     def cut(self, message: Message) -> Message:
         """A copy of the message with the wanted tensors only; that of a large one lies in a file."""

@@ -20,6 +20,7 @@ from fedspill.adapters.round_messages import RoundMessages, SeenRound
 from fedspill.errors import FedspillError
 from fedspill.files import write_bytes
 from fedspill.messages import SERVER, Message
+from fedspill.tensor_file import bytes_of
 from fedspill.threat import ThreatModel
 from fedspill.trace import KEEP_ALL, Event, Keep, Recorder
 from fedspill.trace_folder import FolderRecorder
@@ -219,8 +220,7 @@ class BackgroundWriter:
         """Bytes of a message that the recorder will write."""
         if not self._keep.wants(message):
             return 0
-        wanted = (tensor for name, tensor in message.tensors.items() if self._keep.wants_tensor(name))
-        return sum(tensor.numel() * tensor.element_size() for tensor in wanted)
+        return bytes_of(self._keep.wanted(message))
 
     def _give_up(self, number: int, why: str) -> None:
         """Notes a round that is not in the trace; the next round that is written says so, or else the last event."""

@@ -121,7 +121,8 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     units = training + measured.slowness * (plan.repeats * once + controls)
     starting = measured.slowness * STARTING
 
-    size = deployment.recording_bytes(plan.record.keep()) * recordings
+    first, others = (deployment.recording_bytes(keep) for keep in (deployment.keep(), plan.record.keep()))
+    size = plan.repeats * first + (recordings - plan.repeats) * others
     truth = recordings * _messages(deployment) * TRUTH_BYTES * _samples(deployment)
     unit_memory = _unit_memory(deployment, empty)
     on_gpu = plan.device != "cpu"

@@ -76,7 +76,7 @@ class Recordings:
         try:
             deployment = self._deployment(seed).with_defenses(*setting.defenses())
             plan = deployment.plan
-            recorder = FolderRecorder(part, deployment.protocol(), plan.record.keep())
+            recorder = FolderRecorder(part, deployment.protocol(), deployment.keep())
             federation = federation_of(deployment, recorder, device=plan.device)
             rounds = federation.run()
             _take_place(part, folder)

@@ -341,7 +341,8 @@ def _about_plan(target: Target) -> dict[str, Any]:
     deployment = Deployment.of(target.plan, target.data_dir)
     candidates = candidates_of(target.plan)
     recordings = 1 + len(candidates) + (MOST_PROPOSED if candidates else 0)
-    needed = deployment.recording_bytes(target.plan.record.keep()) * target.plan.repeats * recordings
+    first, others = (deployment.recording_bytes(keep) for keep in (deployment.keep(), target.plan.record.keep()))
+    needed = target.plan.repeats * (first + (recordings - 1) * others)
     free = shutil.disk_usage(target.folder).free
     if needed > 0.9 * free:
         raise UsageError(

@@ -33,7 +33,7 @@ def simulate(
     checked = read_plan(plan)
     use_one_thread(device)
     deployment = Deployment.of(checked, data_dir)
-    keep = checked.record.keep()
+    keep = deployment.keep()
     screen.say(f"Recording to {trace}: at most {_size(deployment.recording_bytes(keep))}.")
     recorder = FolderRecorder(trace, deployment.protocol(), keep)
     reached = _run_federation(deployment, recorder, device, workers, screen)

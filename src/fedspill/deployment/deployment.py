@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from fedspill.dataset import Dataset, Examples
 from fedspill.deployment import vertical_deployment as vertical
 from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records
 from fedspill.deployment.plan import Plan
+from fedspill.deployment.read_tensors import tensors_read
 from fedspill.deployment.targets import attribute_columns, draw_targets
 from fedspill.errors import NoHead, UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
@@ -22,7 +23,7 @@ from fedspill.federation.local import state_of
 from fedspill.federation.private_towers import PrivateTowers
 from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
-from fedspill.messages import SERVER
+from fedspill.messages import SERVER, Kind
 from fedspill.model_spec import ModelSpec
 from fedspill.models.heads import last_linear
 from fedspill.models.vertical import vertical_net
@@ -233,17 +234,36 @@ class Deployment:
         """How large a recording will be, known before it starts."""
         if self.is_vertical:
             return vertical.recording_bytes(self.plan, self.build_model(), keep)
-        model = self.build_model()
-        one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
+        state = state_of(self.build_model())
         rounds = [number for number in range(self.settings.rounds) if keep.wants_round(number)]
         per_round = self.settings.clients_per_round or len(self.shares.clients)
         if keep.clients is not None:
             per_round = min(per_round, len(keep.clients))
-        return len(rounds) * one * (per_round + 2)
+        messages: dict[Kind, int] = {"model": 1, "update": per_round, "aggregate": 1}
+        return len(rounds) * sum(many * _kept_bytes(state, keep, kind) for kind, many in messages.items())
+
+    def keep(self) -> Keep:
+        """What is recorded, as the plan says: everything, or what attacks on certain leaks read.
+
+        Behind a defense it is everything: attacks then look at other layers too, and what they are not shown they would
+        not find.
+        """
+        keep = self.plan.record.keep()
+        if self.plan.record.leaks is None or self.is_vertical or self.settings.defenses:
+            return keep
+        protocol = self.protocol()
+        return replace(keep, tensors_of=tensors_read(self.plan, protocol["head_weight"], protocol["head_bias"]))
 
     def with_defenses(self, *defenses: Any) -> Deployment:
         """The same deployment with these defenses on the wire, behind those in place."""
         return replace(self, settings=replace(self.settings, defenses=(*self.settings.defenses, *defenses)))
+
+
+def _kept_bytes(state: Mapping[str, Tensor], keep: Keep, kind: Kind) -> int:
+    """Of one message of that kind."""
+    if not keep.wants_kind(kind):
+        return 0
+    return sum(t.numel() * t.element_size() for name, t in state.items() if keep.wants_tensor(name, kind))
 
 
 def readable_by(spec: ModelSpec, dataset: Dataset) -> Dataset:

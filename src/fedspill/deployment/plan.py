@@ -138,6 +138,7 @@ class MembershipPart(_Part):
 class RecordPart(_Part):
     """What is recorded; everything by default."""
 
+    leaks: tuple[str, ...] | None = None  # only what the attacks on these leaks read
     rounds: tuple[int, ...] | None = None
     clients: tuple[int, ...] | None = None
     tensors: tuple[str, ...] | None = None
@@ -207,8 +208,12 @@ class Plan(_Part):
 
     def essence(self) -> dict[str, Any]:
         """All that results depend on: two plans of equal essence are the same audit, whatever runs it and how fast."""
-        unused = {"metrics"} if self.metrics is None else set()
-        return self.model_dump(mode="json", exclude={"workers", "limits", "fail_on"} | unused)
+        unused: dict[str, Any] = {"workers": True, "limits": True, "fail_on": True}
+        if self.metrics is None:
+            unused["metrics"] = True
+        if self.record.leaks is None:
+            unused["record"] = {"leaks"}
+        return self.model_dump(mode="json", exclude=unused)
 
 
 def default_plan() -> Plan:
@@ -333,6 +338,12 @@ def _name_mistakes(content: dict[str, Any]) -> Iterator[_Mistake]:
             yield _Mistake((*place, option) if isinstance(value, dict) else place, str(error), choice.name)
     for index, value in enumerate(_listed(content.get("candidates"))):
         yield from _candidate_mistakes(("candidates", index), value)
+    record = content.get("record")
+    for index, name in enumerate(_listed(record.get("leaks")) if isinstance(record, dict) else ()):
+        try:
+            find("leaks", str(name))
+        except FedspillError as error:
+            yield _Mistake(("record", "leaks", index), str(error), name)
     for index, name in enumerate(_listed(content.get("adversaries"))):
         try:
             adversary(str(name))

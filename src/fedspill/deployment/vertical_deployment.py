@@ -155,7 +155,7 @@ def recording_bytes(plan: Plan, model: nn.Module, keep: Keep) -> int:
     """Every round brings the gradients of all towers, and the model where it moves."""
     if plan.federation.has_private_towers:
         return _private_bytes(plan, vertical_net(model), keep)
-    one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n))
+    one = sum(t.numel() * t.element_size() for n, t in state_of(model).items() if keep.wants_tensor(n, "gradient"))
     rounds = sum(keep.wants_round(number) for number in range(plan.federation.rounds))
     return one * (rounds + (1 if plan.federation.static else rounds))
 

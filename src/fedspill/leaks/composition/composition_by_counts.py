@@ -18,6 +18,7 @@ from fedspill.leaks.composition.leak import COMPOSITION
 from fedspill.leaks.labels.labels import Labels
 from fedspill.messages import AGGREGATOR
 from fedspill.observe.last_layer import LABEL_NEEDS
+from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.threat import needs
 from fedspill.trace import View
 
@@ -31,6 +32,7 @@ class CompositionByCounts(Attack):
     title: ClassVar[str] = "Class shares of each client, from its label counts"
     paper: ClassVar[str] = "fedspill"
     needs = needs(sees=["update|gradient"], knows=LABEL_NEEDS.knows)
+    reads = MODELS_AND_HEAD_OF_UPDATES
     leak = COMPOSITION
 
     def run(self, view: View, rng: torch.Generator) -> Proportions:

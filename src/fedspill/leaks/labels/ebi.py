@@ -13,6 +13,7 @@ from fedspill.leaks.labels.greedy import greedy_counts
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
+from fedspill.reads import HEAD_OF_UPDATES
 from fedspill.trace import View
 
 
@@ -25,6 +26,7 @@ class EBI(Attack):
     title: ClassVar[str] = "Label counts from the last bias gradient, impact estimated"
     paper: ClassVar[str] = "003"
     needs = LABEL_NEEDS
+    reads = HEAD_OF_UPDATES
     leak = LABELS
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:

@@ -29,6 +29,7 @@ from fedspill.observe.rehearsed_shares import (
     nearest,
     rehearsed,
 )
+from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 
 UNREHEARSED = 1.15  # how much larger errors must be taken to be, to compare with readings (label_zoo.py, seed 503)
@@ -52,6 +53,7 @@ class Labels(Attack):
     title: ClassVar[str] = "Label counts, by rehearsal or the best reading of the last layer"
     paper: ClassVar[str] = "fedspill"
     needs = LABEL_NEEDS
+    reads = MODELS_AND_HEAD_OF_UPDATES
     leak = LABELS
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:

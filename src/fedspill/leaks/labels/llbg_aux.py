@@ -14,6 +14,7 @@ from fedspill.leaks.labels.leak import LABELS
 from fedspill.leaks.labels.llbg import llbg_guess
 from fedspill.observe.last_layer import read_last_layer
 from fedspill.observe.probe import class_confidence, models_before
+from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.threat import needs
 from fedspill.trace import View
 
@@ -29,6 +30,7 @@ class LLBGAux(Attack):
     needs = needs(
         sees=["update|gradient|aggregate", "model"], knows=["batch_size", "local_lr", "architecture", "aux_data"]
     )
+    reads = MODELS_AND_HEAD_OF_UPDATES
     leak = LABELS
 
     def run(self, view: View, rng: torch.Generator) -> LabelCounts:

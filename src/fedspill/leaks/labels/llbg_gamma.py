@@ -13,6 +13,7 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.leaks.labels.llbg import llbg_guess
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
+from fedspill.reads import HEAD_OF_UPDATES
 from fedspill.trace import View
 
 
@@ -25,6 +26,7 @@ class LLBGGamma(Attack):
     title: ClassVar[str] = "Label counts from the last bias gradient of a trained model, one confidence for all classes"
     paper: ClassVar[str] = "003"
     needs = LABEL_NEEDS
+    reads = HEAD_OF_UPDATES
     leak = LABELS
 
     gamma: float = 0.7  # the best of the paper's three

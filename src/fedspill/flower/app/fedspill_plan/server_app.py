@@ -16,5 +16,5 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     plan = planned_federation(str(config["plan"]), str(config["data-dir"]))
-    keep = plan.deployment.plan.record.keep()
+    keep = plan.deployment.keep()
     run_server(plan, FolderRecorder(Path(str(config["trace"])), plan.deployment.protocol(), keep), grid, context)

@@ -1,0 +1,219 @@
+"""Large models and many clients: minutes, peak memory and disk of audits that nobody would run on a laptop otherwise.
+
+    python benchmarks/large_models.py vit gpt many --limit-gb 24
+
+vit   ViT-B/16, 86 million parameters, on pictures of 32 pixels: messages as with 224, a fortieth of the arithmetic
+gpt   a decoder of GPT-2's shape, 124 million parameters, on generated sentences
+many  10,000 clients x 20 rounds of an MLP, all clients in every round
+
+Each audit is the command `fedspill audit`. Memory is that of the whole process tree, as `limits.memory_mb` counts it:
+what the processes hold for themselves, without pages of files that the system can drop. A run that exceeds
+--limit-gb is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedspill.audit.process_tree import end_tree, memory_of
+
+_LABELS_MEMBERSHIP_COMPOSITION = """
+adversaries = ["curious-server"]
+attacks = ["labels", "membership", "decaf", "composition-by-counts"]
+candidates = []
+
+[federation]
+clients = 10
+rounds = 3
+
+[membership]
+members = 20
+others = 20
+
+[targets]
+members = 0
+others = 0
+
+[limits]
+seconds = 7200
+memory_mb = 24000
+"""
+
+PLANS = {
+    "vit": """
+[data]
+name = "cifar10"
+
+[model]
+name = "vit"
+patch_size = 16
+hidden = 768
+layers = 12
+heads = 12
+mlp = 3072
+
+[partition]
+name = "main-labels"
+low = 1
+high = 3
+per_label = 8
+minor = 1
+minor_samples = 2
+
+[training]
+lr = 0.01
+batch_size = 8
+
+[adversary_data]
+per_class = 4
+""",
+    "gpt": """
+[data]
+name = "made-up-sentences"
+sentences = 400
+
+[model]
+name = "gpt"
+tokens = 50257
+hidden = 768
+layers = 12
+heads = 12
+
+[training]
+lr = 0.01
+batch_size = 8
+
+[adversary_data]
+per_class = 10
+""",
+}
+PLANS = {name: _LABELS_MEMBERSHIP_COMPOSITION + plan for name, plan in PLANS.items()}
+PLANS["many"] = """
+adversaries = ["curious-server"]
+attacks = ["llbg", "ebi"]
+candidates = []
+
+[data]
+name = "mnist"
+
+[model]
+name = "mlp"
+widths = [64]
+
+[partition]
+name = "iid"
+
+[federation]
+clients = 10000
+rounds = 20
+
+[training]
+lr = 0.1
+batch_size = 4
+
+[adversary_data]
+per_class = 1
+
+[membership]
+members = 0
+others = 0
+
+[record]
+leaks = ["labels"]
+
+[limits]
+seconds = 7200
+memory_mb = 24000
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an audit took."""
+
+    name: str
+    minutes: float
+    peak_gb: float
+    disk_gb: float
+    stopped: bool
+    findings: dict[str, str]
+
+
+def audit(name: str, folder: Path, limit_gb: float, options: list[str]) -> Cost:
+    plan, out = folder / f"{name}.toml", folder / name
+    plan.write_text(PLANS[name])
+    began, peak, disk, stopped = time.perf_counter(), 0, 0, False
+    command = [sys.executable, "-m", "fedspill", "audit", str(plan), "--out", str(out), *options]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        looked = 0.0
+        while process.poll() is None:
+            peak = max(peak, memory_of(process.pid))
+            if time.perf_counter() - looked > 5:
+                looked, disk = time.perf_counter(), max(disk, _bytes_below(out))
+            if peak > limit_gb * 1e9:
+                stopped = True
+                end_tree(process.pid)
+            time.sleep(0.2)
+    minutes = (time.perf_counter() - began) / 60
+    found = _findings(out / "audit.json")
+    return Cost(name, minutes, peak / 1e9, max(disk, _bytes_below(out)) / 1e9, stopped, found)
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            total += path.stat().st_size if path.exists() else 0
+    return total
+
+
+def _findings(path: Path) -> dict[str, str]:
+    """Of each finding its score, or why there is none."""
+    if not path.is_file():
+        return {}
+    found = {}
+    for finding in json.loads(path.read_text())["findings"]:
+        score = finding.get("score") or {}
+        value = score.get("value")
+        said = f"{value:.3f}, chance {score['chance']:.3f}, n {score['n']}" if value is not None else finding.get("why")
+        found[finding["id"]] = f"{finding['status']}: {said}; {'; '.join(finding.get('notes', [])[:2])}"
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=sorted(PLANS))
+    parser.add_argument("--limit-gb", type=float, default=24.0)
+    parser.add_argument("--keep", type=Path, help="folder for plans and audits; else they are removed")
+    parser.add_argument("--json", type=Path)
+    given, options = parser.parse_known_args()
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="fedspill-large-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    costs = []
+    try:
+        for name in given.names:
+            cost = audit(name, folder, given.limit_gb, options)
+            costs.append(cost)
+            state = "stopped at the limit" if cost.stopped else "whole"
+            print(f"{name}: {cost.minutes:.1f} min, {cost.peak_gb:.2f} GB, {cost.disk_gb:.2f} GB of disk, {state}")
+            for finding, said in cost.findings.items():
+                print(f"    {finding}: {said}")
+    finally:
+        if given.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1))
+
+
+if __name__ == "__main__":
+    main()
