@@ -28,7 +28,8 @@ from fedspill.attack import Attack
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.leaks.membership.guess import Membership
-from fedspill.leaks.membership.metrics import share_above, shares_beaten
+from fedspill.leaks.membership.metrics import shares_beaten
+from fedspill.leaks.membership.passive.exposure import share_above
 from fedspill.leaks.membership.passive.truth_of_asked import CountedAnswers, counted_answers
 from fedspill.registry import make
 from fedspill.roc_area import restricted_area

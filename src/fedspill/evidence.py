@@ -96,6 +96,39 @@ class Curve(Evidence):
 
 @final
 @dataclass(frozen=True)
+class Clients(Evidence):
+    """One figure of each client beside that of no access; of repeats the first, since each has clients of its own."""
+
+    kind: ClassVar[str] = "clients"
+
+    names: list[str]
+    values: list[float]
+    chance: list[float]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        return parts[0]
+
+
+@final
+@dataclass(frozen=True)
+class ExposedRecords(Evidence):
+    """Which records are told the surest, by client and place in its data; private by nature. Of repeats the first."""
+
+    kind: ClassVar[str] = "records"
+
+    clients: list[str]
+    records: list[int]  # place among the client's records
+    scores: list[float]
+    outsiders: list[int]  # how many records that nobody holds score as high
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        return parts[0]
+
+
+@final
+@dataclass(frozen=True)
 class Images(Evidence):
     """Original and reconstruction as data: URIs of PNG files; private by nature."""
 
@@ -109,7 +142,7 @@ class Images(Evidence):
         return parts[0]
 
 
-_KINDS: dict[str, type[Evidence]] = {made.kind: made for made in (Bars, Pairs, Curve, Images)}
+_KINDS: dict[str, type[Evidence]] = {made.kind: made for made in (Bars, Pairs, Curve, Clients, ExposedRecords, Images)}
 
 
 def from_json(value: dict[str, Any]) -> Evidence:

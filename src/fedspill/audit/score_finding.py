@@ -15,7 +15,7 @@ from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import Finding, ScoreFigures, rounded
 from fedspill.audit.severity import advantage, levels_of, lowered_by, repeats_to_decide, severity, state_of
 from fedspill.audit.why_not import skipped
-from fedspill.evidence import Curve, from_json, merge
+from fedspill.evidence import Clients, Curve, from_json, merge
 from fedspill.metric import Measured, Metric, Score
 
 BINS = 10
@@ -185,9 +185,7 @@ def by_client(metric: Metric[Any], outcomes: Sequence[Outcome]) -> list[dict[str
     means = [[rounded(fmean(of[name])) or 0.0 for name in names] for of in (values, chance)]
     which = ", first repeat" if len(outcomes) > 1 else ""
     title = f"{metric.title}, by client{which}"
-    return [
-        {"kind": "clients", "title": title, "private": False, "names": names, "values": means[0], "chance": means[1]}
-    ]
+    return [Clients(title, False, names, means[0], means[1]).as_json()]
 
 
 def histogram(title: str, values: Sequence[float]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fedspill.errors import NotScored
 from fedspill.evidence import Evidence
 from fedspill.intervals import SHARE, OverFederations, Scale
 from fedspill.leaks.membership.guess import Membership
+from fedspill.leaks.membership.passive.exposure import exposed_clients, exposed_records, share_above
 from fedspill.leaks.membership.passive.truth_of_asked import CountedAnswers, counted_answers
 from fedspill.metric import Measured, Metric
 from fedspill.roc_area import MAX_FPR, AreaMetric, holders_of, roc_evidence, target_facts
@@ -43,9 +44,10 @@ class MembershipAuc(AreaMetric[Membership]):
     def evidence(self, guess: Membership, truth: Truth, *, private: bool) -> list[Evidence]:
         if guess.labels is None:
             return []
-        measured = _measured(guess, truth)
-        assert measured.trials is not None
-        return [roc_evidence("Members told from outsiders", measured.trials, measured.values)]
+        found = counted_answers(guess, truth)
+        shown = [roc_evidence("Members told from outsiders", found.member.long(), found.scores)]
+        shown += exposed_clients(found)
+        return shown + (exposed_records(found) if private else [])
 
 
 class FoundAtRate(Metric[Membership], ABC):
@@ -155,10 +157,3 @@ def _measured(guess: Membership, truth: Truth) -> Measured:
         raise NotScored("none of the records asked about was trained on or held out")
     holders = own_clusters(torch.where(found.member, found.sender, -1))
     return Measured(found.scores, found.label_only, found.member.long(), holders)
-
-
-def share_above(inside: Tensor, outside: Tensor, rate: float) -> float:
-    """Share of `inside` strictly above the threshold that at most a share `rate` of `outside` exceeds."""
-    allowed = int(rate * len(outside) + 1e-9)
-    threshold = outside.sort(descending=True).values[min(allowed, len(outside) - 1)]
-    return float((inside > threshold).double().mean())

@@ -25,6 +25,8 @@ class CountedAnswers:
     member: Tensor  # (answers,) bool
     label_only: Tensor  # (answers,) how common the label is with the client: what no message is needed for
     sender: Tensor  # (answers,) index of the client asked of
+    places: Tensor  # (answers, 2) the client that holds the record and its place there, or -1
+    senders: tuple[str, ...]  # whom that index means
 
 
 def counted_answers(guess: Membership, truth: Truth, *, of_every_client: bool = False) -> CountedAnswers:
@@ -56,6 +58,8 @@ def counted_answers(guess: Membership, truth: Truth, *, of_every_client: bool = 
         torch.tensor(member, dtype=torch.bool),
         torch.tensor(common, dtype=torch.double),
         torch.tensor(sender_of, dtype=torch.int64),
+        where[0][guess.places[chosen]],
+        tuple(senders),
     )
 
 
