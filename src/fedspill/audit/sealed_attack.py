@@ -246,7 +246,9 @@ class SealedAttack(Planter):
         self._tell()
         state = bytes(rng.get_state().numpy())
         tensors = {name: tensor.detach().clone() for name, tensor in model.tensors.items()}
-        answer = self._process.ask(Frame({"do": "plant"}, pickled((replace(model, tensors=tensors), state))))
+        answer = self._process.ask(
+            Frame({"do": "plant"}, pickled((replace(model, tensors=tensors, info=dict(model.info)), state)))
+        )
         try:
             tensors = safetensors.torch.load(answer.body)
         except SafetensorError:
