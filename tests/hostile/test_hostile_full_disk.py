@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from audit_kit import command, environment, timeless, write_plan
 
-SIZES = 50
+SIZES, PARTS = 10, 5  # fifty in all
 PLAN = {
     "attacks": ["llbg"],
     "adversaries": ["curious-server"],
@@ -38,8 +38,9 @@ def can_mount() -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.skipif(not can_mount(), reason="needs a system that lets users mount a small file system")
-def test_a_full_disk_is_never_a_green_result_and_nothing_is_lost(tmp_path: Path) -> None:
-    rng = random.Random(1)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_full_disk_is_never_a_green_result_and_nothing_is_lost(tmp_path: Path, part: int) -> None:
+    rng = random.Random(part)
     whole = run(tmp_path / "whole", 500_000)
     assert whole[:2] == (0, 0)
     needed = sum(file.stat().st_size for file in (tmp_path / "whole").rglob("*") if file.is_file()) // 1024
