@@ -1,6 +1,7 @@
 """Vertical federations with private towers: labels from returned gradients, features from embeddings, and defenses.
 
     python benchmarks/vertical.py labels adult linear        # also: android, mnist, fashion_mnist, location30; mlp
+    python benchmarks/vertical.py norms adult                # batch norms in the head: first, before a ReLU, deeper
     python benchmarks/vertical.py noise-party mnist linear   # the curious party holds nothing but noise
     python benchmarks/vertical.py rows android 64            # linear programs: data, units
     python benchmarks/vertical.py equality location30 29     # data, unknown features
@@ -19,10 +20,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from scipy import stats
+from torch import nn
 
 from fedspill.attack_run import Outcome, run_attack
 from fedspill.dataset import Dataset, Examples, KnownSamples
@@ -229,6 +232,45 @@ def labels(args: argparse.Namespace) -> None:
     found.show(f"{args.data}, {args.top} head, {args.parties} parties")
 
 
+def norms(args: argparse.Namespace) -> None:
+    """The cone behind heads with a batch norm: before linear layers, before a ReLU, and behind a linear layer."""
+    dataset = load(args.data)
+    classes, width, hidden = len(dataset.classes), 16 * args.parties, 64
+    necks: dict[str, Callable[[], list[nn.Module]]] = {
+        "norm, linear": lambda: [nn.BatchNorm1d(width)],
+        "norm, ReLU, hidden layer": lambda: [nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, hidden), nn.ReLU()],
+        "hidden layer, norm, ReLU": lambda: [nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU()],
+    }
+    for name, neck in necks.items():
+        if args.only not in name:
+            continue
+        found = Figures()
+        for seed in seeds(args):
+            cell = federate(args, dataset, seed, partial(_with_neck, args, dataset, seed, neck), epochs=args.epochs)
+            known = cell.known(1)
+            found.add("commonest class", float(known["class_prior"].max()))
+            for stage, trace in (("epochs 0-2", cell.epochs(0, 2)), ("all epochs", cell.trace)):
+                found.add(f"cone, {stage}, 1 a class", value(cell.run("cone", CURIOUS_PARTY, known, trace)))
+            found.add("gradient-similarity, epochs 0-2, 1 a class", value(
+                cell.run("gradient-similarity", CURIOUS_PARTY, known, cell.epochs(0, 2))
+            ))  # fmt: skip
+        found.show(f"{args.data}, {classes} classes, {name}")
+
+
+def _with_neck(
+    args: argparse.Namespace, dataset: Dataset, seed: int, neck: Callable[[], list[nn.Module]]
+) -> VerticalNet:
+    spec = make("models", "vertical-mlp", {"cut": "strips", "parties": args.parties, "widths": [64, 16]})
+    net = vertical_net(spec.build(dataset.shape, len(dataset.classes), seed=seed))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net.neck = nn.Sequential(*neck())
+        hidden = [layer.out_features for layer in net.neck if isinstance(layer, nn.Linear)]
+        if hidden:
+            net.head = nn.Linear(hidden[-1], len(dataset.classes))
+    return net
+
+
 def noise_party(args: argparse.Namespace) -> None:
     found = Figures()
     for seed in seeds(args):
@@ -381,6 +423,7 @@ def _frontier(table: dict[str, Figures], metric: str) -> None:
 
 PARTS = {
     "labels": labels,
+    "norms": norms,
     "noise-party": noise_party,
     "rows": rows,
     "equality": equality,

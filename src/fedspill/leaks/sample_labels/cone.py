@@ -12,6 +12,7 @@ from torch import Tensor
 from fedspill.attack import Attack
 from fedspill.leaks.sample_labels.guess import SampleLabels
 from fedspill.leaks.sample_labels.leak import SAMPLE_LABELS
+from fedspill.leaks.sample_labels.received.batch_norm import balanced, without_norm
 from fedspill.leaks.sample_labels.received.cone_fit import STEPS, cluster_cores, fit_cone, side_by_side, spanned
 from fedspill.leaks.sample_labels.received.gradients import (
     GRADIENT_NEEDS,
@@ -52,7 +53,8 @@ class Cone(Attack):
     steps: int = STEPS  # of each fit
 
     def run(self, view: View, rng: torch.Generator) -> SampleLabels:
-        received = read_received(view)
+        normed = without_norm(view, read_received(view))
+        received = normed.received
         known = known_or_none(view, received)
         prior = view.knows("class_prior") if view.has("class_prior") else None
         start, words = self._start(received, known, rng)
@@ -77,24 +79,31 @@ class Cone(Attack):
             "all uses together": (together, usable),
         }
         effect = effect_on_returned(view)
-        if effect is not None and effect.returned_noise:
+        noisy = effect is not None and bool(effect.returned_noise)
+        if noisy or normed.words:
             del readings["each use by itself"]
-            # What is learned has short gradients: behind noise, the first uses may say more than all of them.
+            # What is learned has short gradients: behind noise, the first uses may say more than all of them. So
+            # they do behind a norm, which hides the mean of each batch.
             for first in (2, 4, 8):
                 if first < len(usable):
                     readings[f"the first {first} uses together"] = (together, usable[:first])
-            if received.classes == 2:
-                readings["how widely they spread"] = (lambda uses: spread_scores(received.visits[uses]), usable)
+        if noisy and received.classes == 2:
+            readings["how widely they spread"] = (lambda uses: spread_scores(received.visits[uses]), usable)
+
+        def in_order(scores: Tensor) -> Tensor:
+            """Columns in the order of the classes, and the mean put back where a norm took it."""
+            return balanced(named(scores, known, prior), prior) if normed.words else named(scores, known, prior)
+
         how = next(iter(readings))
         if len(usable) > 1 and len(readings) > 1:
             agreements = {}
             for name, (read, uses) in readings.items():
-                halves = [named(read(half), known, prior) for half in (uses[0::2], uses[1::2])]
+                halves = [in_order(read(half)) for half in (uses[0::2], uses[1::2])]
                 agreements[name] = agreement(*halves)
             how = max(agreements, key=lambda name: agreements[name])
         read, uses = readings[how]
-        scores = named(read(uses), known, prior)
-        return received.guess(scores, known.samples, f"read by {how}, {words}")
+        said = ", ".join(part for part in (f"read by {how}", words, normed.words) if part)
+        return received.guess(in_order(read(uses)), known.samples, said)
 
     def _start(self, received: ReceivedGradients, known: KnownLabels, rng: torch.Generator) -> tuple[KnownLabels, str]:
         """Samples of known label, or those that stand for a cluster each."""
