@@ -13,6 +13,7 @@ from fedspill.leaks.membership.loss_series import LossSeries
 from fedspill.leaks.membership.membership import PassiveMembership
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
 from fedspill.leaks.membership.planted_membership import PlantedMembership
+from fedspill.leaks.membership.rmia import Rmia
 
 __all__ = [
     "AMI",
@@ -31,4 +32,5 @@ __all__ = [
     "MembershipTpr1",
     "PassiveMembership",
     "PlantedMembership",
+    "Rmia",
 ]
