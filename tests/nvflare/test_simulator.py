@@ -60,7 +60,7 @@ def test_a_job_of_ones_own_is_read_without_truth_and_scored_with_it(tmp_path: Pa
     assert outcome(trace).status == "read"
     known = outcome(trace, brought_truth(trace, tmp_path / "out" / "truth"))
     assert (known.status, known.scores["label-asr"].n) == ("ok", 9)
-    assert known.scores["label-asr"].value > known.scores["label-asr"].chance
+    assert known.scores["label-asr"].value > 0.5  # of four classes; its batches are drawn anew in every run
 
 
 @pytest.mark.slow

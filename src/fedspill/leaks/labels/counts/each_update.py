@@ -15,11 +15,14 @@ from fedspill.leaks.labels.counts.defended import read_defended
 from fedspill.leaks.labels.counts.defended_layers import look
 from fedspill.leaks.labels.counts.layer_signals import linear_signals
 from fedspill.leaks.labels.counts.readings import ReadCounts, bias_from_weights, is_trained, read, words_of
+from fedspill.leaks.labels.counts.returning_clients import weight_of_first
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.counts.whole_counts import Steps
+from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.messages import Kind, Message
 from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.observe.last_layer import LastLayerGradients, is_update, read_last_layer
@@ -49,6 +52,7 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     messages = messages_of(view, layer)
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
+    ebi_weight = 0.5 if bias is None else _ebi_weight(layer, bias)
     parts: list[tuple[Tensor, ReadCounts]] = []
     for rows in _chunks(layer):
         steps = Steps.of(layer.schedules[int(rows[0])])
@@ -61,7 +65,9 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
             observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
             hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
             plain = optimizer.name == "sgd"
-            reading = read(observed, steps, answers, plain=plain, spans=hidden, scaled=bias is not None)
+            reading = read(
+                observed, steps, answers, plain=plain, spans=hidden, scaled=bias is not None, ebi_weight=ebi_weight
+            )
         parts.append((rows, reading))
     order = torch.cat([rows for rows, _ in parts]).argsort()
     counts, sure, expected, low, high = (
@@ -75,6 +81,15 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     return LabelCounts(
         layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes), low=low, high=high
     )
+
+
+def _ebi_weight(layer: LastLayerGradients, bias: Tensor) -> float:
+    """How much of EBI's counts to take beside LLBG's, where both are mixed."""
+    samples = torch.tensor([Steps.of(schedule).samples for schedule in layer.schedules])
+    unit = torch.tensor([float(Steps.of(schedule).unit) for schedule in layer.schedules])
+    confident = llbg_counts(bias, unit, samples, torch.full_like(bias, COUNTS.usual_confidence))
+    ebi, llbg = (counts.double() / samples[:, None] for counts in (ebi_counts(bias, samples), confident))
+    return weight_of_first(ebi, llbg, [origin.sender for origin in layer.of])
 
 
 def _spans(

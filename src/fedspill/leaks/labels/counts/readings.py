@@ -45,6 +45,7 @@ class ObservedLayers:
     answers: ModelAnswers  # of the model, to the adversary's inputs or to the clients' own mean features
     spans: SpanCounts | None = None  # what the hidden layers say
     scaled: bool = True  # the gradients' size is known: False where they were had from those of the weights
+    ebi_weight: float = 0.5  # where EBI and LLBG are mixed: how much of EBI, as clients that come back say
 
     @property
     def end(self) -> Tensor | None:
@@ -152,7 +153,7 @@ class UnknownHardness(CountReading):
 
     Over several steps the hardness itself changes, and no constant one is right. Then two published readings err in
     opposite ways: EBI gives classes that others push up nothing, LLBG with one confidence gives rare classes too much.
-    Their mean is nearer than either, and than the best constant.
+    Their mean is nearer than either, and than the best constant; clients that come back say how much of each to take.
     """
 
     name = "unaided"
@@ -186,7 +187,7 @@ def _negative_shares(seen: ObservedLayers) -> Tensor:
 
 
 def _between_readings(seen: ObservedLayers) -> Tensor:
-    """(origins, classes) the mean of EBI's counts and of LLBG's with one confidence for all classes.
+    """(origins, classes) between EBI's counts and LLBG's with one confidence for all classes.
 
     Only EBI's where the size of the gradients is not known, which LLBG needs.
     """
@@ -195,7 +196,7 @@ def _between_readings(seen: ObservedLayers) -> Tensor:
     if not seen.scaled:
         return _negative_shares(seen)
     confident = llbg_counts(seen.bias, unit, samples, torch.full_like(seen.bias, COUNTS.usual_confidence)).double()
-    return 0.5 * (_negative_shares(seen) + confident)
+    return seen.ebi_weight * _negative_shares(seen) + (1 - seen.ebi_weight) * confident
 
 
 def _around(guess: Tensor, samples: int, doubt: float) -> Posterior:
@@ -254,6 +255,7 @@ def read(
     plain: bool = True,
     spans: SpanCounts | None = None,
     scaled: bool = True,
+    ebi_weight: float = 0.5,
 ) -> ReadCounts:
     """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
 
@@ -261,7 +263,7 @@ def read(
     which nothing is known.
     """
     even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
-    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled)
+    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled, ebi_weight)
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
     believed = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found]).argmax(0)
