@@ -4,7 +4,7 @@
 
 vit   ViT-B/16, 86 million parameters, on pictures of 32 pixels: messages as with 224, a fortieth of the arithmetic
 gpt   a decoder of GPT-2's shape, 124 million parameters, on generated sentences
-many  10,000 clients x 20 rounds of an MLP, all clients in every round
+many  10,000 clients x 20 rounds of an MLP, all clients in every round; of the first and the last the last layer is kept
 
 Each audit is the command `fedspill audit`. Memory is that of the whole process tree, as `limits.memory_mb` counts it:
 what the processes hold for themselves, without pages of files that the system can drop. A run that exceeds
@@ -79,7 +79,7 @@ per_class = 4
     "gpt": """
 [data]
 name = "made-up-sentences"
-sentences = 400
+sentences = 600
 
 [model]
 name = "gpt"
@@ -91,6 +91,7 @@ heads = 12
 [training]
 lr = 0.01
 batch_size = 8
+steps = 2
 
 [adversary_data]
 per_class = 10
@@ -129,6 +130,7 @@ others = 0
 
 [record]
 leaks = ["labels"]
+rounds = [0, 19]
 
 [limits]
 seconds = 7200
@@ -186,7 +188,7 @@ def _findings(path: Path) -> dict[str, str]:
         score = finding.get("score") or {}
         value = score.get("value")
         said = f"{value:.3f}, chance {score['chance']:.3f}, n {score['n']}" if value is not None else finding.get("why")
-        found[finding["id"]] = f"{finding['status']}: {said}; {'; '.join(finding.get('notes', [])[:2])}"
+        found[finding["id"]] = f"{finding['status']}: {said}; {'; '.join(finding.get('notes', [])[:4])}"
     return found
 
 
