@@ -14,6 +14,7 @@ import pytest
 from audit_kit import audit, command, environment, outcomes, timeless, tiny, write_plan
 
 from fedspill.audit.code_fingerprint import fingerprint
+from fedspill.audit.cost_estimate import needs_of
 from fedspill.audit.data_digest import data_digest
 from fedspill.audit.ray_workers import forget_recordings, refuse_other_machine
 from fedspill.audit.recordings import Recordings
@@ -132,6 +133,16 @@ def test_other_data_or_other_code_on_a_machine_are_found_out(tmp_path: Path) -> 
         refuse_other_machine(replace(target, code="another"), digest)
     with pytest.raises(UsageError, match="does not see"):
         refuse_other_machine(replace(target, trace=tmp_path / "nowhere"), digest)
+
+
+def test_memory_is_set_aside_for_a_unit_and_no_more_than_it_may_take(tmp_path: Path) -> None:
+    usual = needs_of(Target(tiny(), tmp_path, ""))
+    wide = needs_of(Target(tiny(model={"name": "mlp", "widths": [20000]}), tmp_path, ""))
+    assert 512 << 20 < usual.memory < wide.memory <= 4096 << 20
+    least = needs_of(Target(tiny(limits={"memory_mb": 512}), tmp_path, ""))
+    assert (least.memory, least.cpus, least.gpus) == (512 << 20, 1, 0)
+    shared = needs_of(Target(tiny(device="cuda", limits={"gpu_share": 0.25}), tmp_path, ""))
+    assert shared.gpus == 0.25
 
 
 def test_a_unit_is_placed_where_there_is_room() -> None:

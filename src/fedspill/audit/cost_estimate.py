@@ -12,7 +12,7 @@ import torch
 from fedspill.audit.advice import acts_on
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.matrix import Pair, pairs_of
-from fedspill.audit.process_tree import memory_of
+from fedspill.audit.process_tree import held_by
 from fedspill.audit.severity import MAY_BE_CAUGHT
 from fedspill.audit.target import Target
 from fedspill.audit.unit_needs import UnitNeeds, gpus_of
@@ -103,7 +103,7 @@ class _Calibration:
 
 def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     """Trains one client once to learn what a round costs; what defenses will be tried on is a guess."""
-    empty = memory_of(os.getpid())
+    empty = held_by(os.getpid())
     deployment = Deployment.of(plan, data_dir)
     measured = _calibrated(deployment)
     candidates = candidates_of(plan)
@@ -113,7 +113,9 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     recordings = (1 + len(candidates) + together) * plan.repeats
     attacks = plan.repeats * round((1 + together + TRIED_UNITS * len(candidates)) * len(runnable))
 
-    costs = {pair.id: _unit_seconds(pair, deployment) for pair in runnable}
+    messages = _messages(deployment)
+    parameters = sum(parameter.numel() for parameter in deployment.build_model().parameters())
+    costs = {pair.id: _unit_seconds(pair, messages, parameters) for pair in runnable}
     tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
     once = (1 + together) * sum(costs.values()) + TRIED_COST * sum(tried)
     controls = sum(COSTS.get(pair.attack, OTHERS).control for pair in runnable)
@@ -123,7 +125,7 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
 
     first, others = (deployment.recording_bytes(keep) for keep in (deployment.keep(), plan.record.keep()))
     size = plan.repeats * first + (recordings - plan.repeats) * others
-    truth = recordings * _messages(deployment) * TRUTH_BYTES * _samples(deployment)
+    truth = recordings * messages * TRUTH_BYTES * _samples(deployment)
     unit_memory = _unit_memory(deployment, empty)
     on_gpu = plan.device != "cpu"
     return Estimate(
@@ -143,11 +145,12 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
 
 
 def needs_of(target: Target) -> UnitNeeds:
-    """For a cluster: what the dry run tells of one unit, twice over, since that may be wrong by so much; no more than
-    the plan allows."""
+    """For a cluster: twice the memory that the dry run tells of one unit, since it may be wrong by so much, but no more
+    than the plan allows it.
+    """
     plan = target.plan
     most = plan.limits.memory_mb << 20
-    empty = memory_of(os.getpid())
+    empty = held_by(os.getpid())
     if target.trace is not None:
         size = sum(path.stat().st_size for path in target.trace.rglob("*.safetensors"))
         expected = COPIES_OF_UNIT * empty + HELD * size
@@ -156,12 +159,11 @@ def needs_of(target: Target) -> UnitNeeds:
     return UnitNeeds(min(most, 2 * expected), gpus_of(plan.device, plan.limits.gpu_share))
 
 
-def _unit_seconds(pair: Pair, deployment: Deployment) -> float:
+def _unit_seconds(pair: Pair, messages: float, parameters: int) -> float:
     """On the reference machine."""
-    cost, messages = COSTS.get(pair.attack, OTHERS), _messages(deployment)
+    cost = COSTS.get(pair.attack, OTHERS)
     if pair.facts.needed().does & MAY_BE_CAUGHT:  # it runs a federation of its own, one round for each record asked for
         return cost.once
-    parameters = sum(parameter.numel() for parameter in deployment.build_model().parameters())
     return cost.once + messages * (cost.per_message + cost.per_parameter * parameters)
 
 
@@ -204,13 +206,17 @@ def _calibrated(deployment: Deployment) -> _Calibration:
     model, training = deployment.build_model().to(device), deployment.settings.training
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     share = deployment.shares.clients[0].to(device)
+    on_gpu = device.type == "cuda"
+    clock = time.perf_counter if on_gpu else time.process_time  # who waits for a GPU takes no CPU time
     took = []
     for _ in range(2):  # the first one also pays for what torch sets up once
-        began = time.process_time()
+        began = clock()
         train(model, start, share, training, generator(0, "estimate"))
-        took.append(time.process_time() - began)
-    on_gpu = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-    return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), on_gpu)
+        if on_gpu:
+            torch.cuda.synchronize(device)
+        took.append(clock() - began)
+    reserved = torch.cuda.max_memory_reserved(device) if on_gpu else 0
+    return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), reserved)
 
 
 def _fixed_work() -> float:

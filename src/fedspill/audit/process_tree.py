@@ -28,7 +28,7 @@ def tree_of(root: int) -> list[int]:
 
 def memory_of(root: int) -> int:
     """Bytes that the whole tree holds for itself; pages of shared libraries count for nobody."""
-    return sum(_held(pid) for pid in tree_of(root))
+    return sum(held_by(pid) for pid in tree_of(root))
 
 
 def end_tree(root: int) -> None:
@@ -82,7 +82,8 @@ def _answers(pid: int) -> bool:
     return True
 
 
-def _held(pid: int) -> int:
+def held_by(pid: int) -> int:
+    """The same of one process alone."""
     try:
         _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]
         return max(int(resident) - int(shared), 0) * os.sysconf("SC_PAGE_SIZE")

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -59,11 +60,16 @@ class RayWorkers(Workers):
         except ImportError:
             raise UsageError("Ray is not installed.", remedy="Install it with: pip install 'fedspill[ray]'.") from None
         self._ray, self._count, self._needs = ray, count, needs
+        self._alone: set[str] = set()  # nodes that recorded for themselves
+        target = target.absolute()
+        told = [target.as_json(), limits.model_dump(), data_digest(target), os.getcwd(), sys.path]
+        self._spec = json.dumps(told)
         here = {"num_cpus": count, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        start = here if address == "local" else {}
         try:
-            ray.init(
-                address=address, log_to_driver=False, logging_level="ERROR", **(here if address == "local" else {})
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of Ray, about its own next versions
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **start)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageError(f"There is no Ray cluster at {address!r}: {error}.") from None
         if not self._has_room():
@@ -72,10 +78,6 @@ class RayWorkers(Workers):
                 f"No node of the cluster has room for one unit: {needs.words()}.",
                 remedy="Add such a node, or lower [limits] in the plan.",
             )
-        target = target.absolute()
-        told = [target.as_json(), limits.model_dump(), data_digest(target), os.getcwd(), sys.path]
-        self._spec = json.dumps(told)
-        self._alone: set[str] = set()  # nodes that recorded for themselves
         self._task = ray.remote(run_unit).options(
             num_cpus=needs.cpus, num_gpus=needs.gpus, memory=needs.memory, max_retries=RETRIES
         )
@@ -118,15 +120,20 @@ class RayWorkers(Workers):
         return any(self._needs.fit(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
 
     def close(self) -> None:
-        with suppress(Exception):  # the cluster may be gone, and what it holds with it
-            forget = self._ray.remote(forget_recordings).options(num_cpus=0)
-            on = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-            asked = [
-                forget.options(scheduling_strategy=on(node, soft=False)).remote(self._spec)
-                for node in sorted(self._alone)
-            ]
-            self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
+        if self._alone:
+            with suppress(Exception):  # the cluster may be gone, and what it holds with it
+                self._forget()
         self._ray.shutdown()
+
+    def _forget(self) -> None:
+        """Has every node that recorded for itself remove that."""
+        on = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        forget = self._ray.remote(forget_recordings)
+        asked = [
+            forget.options(num_cpus=0, scheduling_strategy=on(node, soft=False)).remote(self._spec)
+            for node in sorted(self._alone)
+        ]
+        self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
 
 
 _AGAIN = "What was done is stored: run the same command again."

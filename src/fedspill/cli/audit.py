@@ -75,7 +75,7 @@ def audit(
     )
     request = replace(with_proxy(request, proxy) if proxy else request, truth=truth, nodes=nodes, twins=twins)
     request = with_plan(request, device=device, workers=workers, seed=seed, repeats=repeats, fail_on=fail_on)
-    if ray is None:
+    if ray is None or dry_run:  # a cluster may have GPUs where this machine has none
         refuse_missing_device(request.plan.device)
     if dry_run:
         _tell(screen, request, json_file)
