@@ -15,6 +15,7 @@ from fedspill.metric import Score
 from fedspill.registry import entries
 from fedspill.reproduce import Row, Table
 from fedspill.threat import ADVERSARIES
+from fedspill.version import __version__
 
 FAMILIES = ["attacks", "defenses", "metrics", "datasets", "partitions", "models", "adversaries", "papers"]
 
@@ -388,3 +389,8 @@ def test_verdicts_of_errors_go_the_other_way() -> None:
 
 def test_the_make_file_and_the_package_agree_on_the_command() -> None:
     assert shutil.which("fedspill", path=str(Path(sys.executable).parent)) is not None
+
+
+def test_it_says_its_version(run: Run) -> None:
+    result = run("--version")
+    assert (result.code, result.out.strip()) == (0, f"fedspill {__version__}")

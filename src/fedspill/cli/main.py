@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import final
+from typing import Annotated, final
 
 import click
 import typer
@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from fedspill.cli.terminal import Screen
 from fedspill.errors import ExitCode, FedspillError, OwnCodeFailed
+from fedspill.version import __version__
 
 # The commands, in the order of --help, with the one line that it shows; each is a function of the file of its name.
 COMMANDS = {
@@ -60,8 +61,18 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"fedspill {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def fedspill() -> None:
+def fedspill(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Measures what a federated-learning deployment leaks, to whom, how surely, and what stops it."""
 
 
