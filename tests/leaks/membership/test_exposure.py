@@ -54,6 +54,7 @@ def test_the_most_exposed_records_are_named_in_order_with_the_outsiders_that_sco
     assert from_json(shown.as_json()) == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("show_data", [True, False])
 def test_an_audit_names_records_on_request_only(show_data: bool, tmp_path: Any) -> None:
     plan = {**PASSIVE_CONTROL, "attacks": ["membership"], "adversaries": ["curious-server"], "candidates": []}

@@ -26,6 +26,7 @@ def test_the_score_is_the_share_of_other_records_that_are_beaten_by_gamma() -> N
     assert rmia_scores(target, references, others, of_others, 3.0, 0.3).item() == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["curious-server", "curious-client"])
 def test_both_controls_pass(who: str) -> None:
     found = controls_of(Pair("rmia", who, {}))
