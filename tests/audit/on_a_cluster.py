@@ -27,7 +27,7 @@ from fedspill.deployment.plan import read_plan
 
 @final
 class NodeKiller(Watcher):
-    """Kills a node in the middle of a unit, without a word to anybody, when `after` units are done."""
+    """Kills a node in the middle of a unit, without a word to anybody, once `after` units are done."""
 
     def __init__(self, cluster: Cluster, folder: Path, after: int | None) -> None:
         self._cluster, self._folder, self._after, self._done = cluster, folder, after, 0
@@ -43,11 +43,16 @@ class NodeKiller(Watcher):
 
     def done(self, done: Done) -> None:
         self._done += 1
-        if self._done == self._after:
-            while ray.available_resources().get("CPU", 0.0):  # until both nodes have a unit in hand
-                time.sleep(0.05)
-            self._cluster.remove_node(self._cluster.list_all_nodes()[-1], allow_graceful=False)
-            (self._folder / "killed").touch()
+        killed = self._folder / "killed"
+        if self._after is None or self._done < self._after or killed.exists():
+            return
+        until = time.monotonic() + 3.0  # what Ray tells of its nodes is a little old
+        while time.monotonic() < until:
+            if not ray.available_resources().get("CPU", 0.0):  # both nodes have a unit in hand
+                self._cluster.remove_node(self._cluster.list_all_nodes()[-1], allow_graceful=False)
+                killed.touch()
+                return
+            time.sleep(0.05)
 
     def ended(self) -> None:
         pass
