@@ -61,6 +61,7 @@ TRIED_COST, TRIED_UNITS = 0.5, 0.2
 # Every process is a copy of one that has loaded torch, and memory of copies is counted for each: a worker, its fork
 # server, and an attack with the process that waits for it; beside all workers their owner and its own fork server.
 COPIES_OF_UNIT, COPIES_OF_OWNER = 5, 2
+MOST_EMPTY = 400 << 20  # bytes of a process that has loaded torch and done nothing, at most
 HELD = 6  # times the recorded messages, while an attack works on them: on both sides of the pipe, and stacked
 UNIT_BYTES, REPORT_BYTES = 22_000, 60_000  # of one unit in store and reports; of the reports of none
 TRUTH_BYTES = 24  # of one sample that was trained on
@@ -103,7 +104,7 @@ class _Calibration:
 
 def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     """Trains one client once to learn what a round costs; what defenses will be tried on is a guess."""
-    empty = held_by(os.getpid())
+    empty = _empty_process()
     deployment = Deployment.of(plan, data_dir)
     measured = _calibrated(deployment)
     candidates = candidates_of(plan)
@@ -150,13 +151,18 @@ def needs_of(target: Target) -> UnitNeeds:
     """
     plan = target.plan
     most = plan.limits.memory_mb << 20
-    empty = held_by(os.getpid())
+    empty = _empty_process()
     if target.trace is not None:
         size = sum(path.stat().st_size for path in target.trace.rglob("*.safetensors"))
         expected = COPIES_OF_UNIT * empty + HELD * size
     else:
         expected = _unit_memory(Deployment.of(plan, target.data_dir), empty)
     return UnitNeeds(min(most, 2 * expected), gpus_of(plan.device, plan.limits.gpu_share))
+
+
+def _empty_process() -> int:
+    """Bytes of a process that has loaded torch and done nothing: this one, unless it has long done other work."""
+    return min(held_by(os.getpid()), MOST_EMPTY)
 
 
 def _unit_seconds(pair: Pair, messages: float, parameters: int) -> float:

@@ -218,6 +218,11 @@ class Finding(_Model):
         return self.advantage or 0.0
 
 
+def may_be_at(finding: Finding, level: Severity) -> bool:
+    """Whether an undecided finding is at that level by its value; it must not look like a pass."""
+    return finding.state == "undecided" and finding.likely is not None and finding.likely >= level
+
+
 class LeakCell(_Model):
     """What one adversary can do about one leak: the worst of its own attacks and of any weaker adversary's."""
 

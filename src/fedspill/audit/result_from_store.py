@@ -41,6 +41,7 @@ from fedspill.audit.twin_scores import twin_figures, twin_summary
 from fedspill.audit.why_not import lacking
 from fedspill.defense import Check
 from fedspill.defenses.verify import said_of
+from fedspill.deployment.recorded_plan import recorded_plan
 from fedspill.dp_audit.of_plan import may_claim
 from fedspill.files import dump_json
 from fedspill.metric import Metric
@@ -374,6 +375,9 @@ class StoredAudit:
         words += ["--seed", str(seed_of(seed, pair.attack, pair.adversary))]
         for key, value in sorted(pair.given.items()):
             words += ["--set", f"{key}={value}"]
+        plan_file = self.facts["plan_file"]
+        if plan_file and recorded_plan({"plan": self.target.plan.model_dump(mode="json")}) is None:
+            words += ["--plan", plan_file]  # a recording names no code and no path, so the plan must
         return shlex.join(words)
 
     def _cannot_tell(self, findings: Sequence[Finding]) -> list[str]:

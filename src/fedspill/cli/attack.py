@@ -48,7 +48,7 @@ def attack(
     from fedspill.attack_run import run_attack
     from fedspill.audit.planted_run import run_planted
     from fedspill.deployment.deployment import Deployment
-    from fedspill.deployment.plan import read_plan
+    from fedspill.deployment.plan import make_importable, read_plan
     from fedspill.deployment.recorded_plan import recorded_deployment
     from fedspill.registry import make
     from fedspill.threat import ALTER_TRAINING
@@ -59,6 +59,8 @@ def attack(
 
     screen = Screen()
     use_one_thread(device)
+    for folder in (Path.cwd(), *([plan.resolve().parent] if plan else [])):
+        make_importable(folder)  # for code of one's own: module:Class
     made = make("attacks", name, dict(map(option_value, set_ or [])))
     threat = named_adversary(adversary)
     recorded: Trace = FolderTrace(trace, partial=partial)

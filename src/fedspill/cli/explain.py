@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -37,6 +38,9 @@ def facts_about(name: str) -> dict[str, Any]:
     if name in ADVERSARIES:
         return _adversary(ADVERSARIES[name])
     if is_outside(name):
+        from fedspill.deployment.plan import make_importable
+
+        make_importable(Path.cwd())
         return _outside(name)
     every = [entry for family in get_args(Family) for entry in entries(family)]
     found = [entry for entry in every if name in (entry.name, f"{entry.family}/{entry.name}")]
