@@ -98,6 +98,7 @@ def false_alarms(seeds: range) -> int:
     return alarms
 
 
+@pytest.mark.slow
 def test_where_nothing_can_leak_nothing_is_found() -> None:
     assert false_alarms(range(20)) <= 1
 

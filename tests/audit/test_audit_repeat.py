@@ -34,7 +34,14 @@ def repeated(
     return len(scored)
 
 
-@pytest.mark.parametrize("name", [pytest.param("people", marks=pytest.mark.slow), "single-gradients", "vertical"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("people", marks=pytest.mark.slow),
+        "single-gradients",
+        pytest.param("vertical", marks=pytest.mark.slow),
+    ],
+)
 def test_every_command_of_the_example_plans_repeats_its_score(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

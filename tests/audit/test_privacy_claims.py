@@ -126,6 +126,7 @@ def test_a_test_that_fails_leaves_the_audit_open_and_quotes_nobody(tmp_path: Pat
     assert "secret of a client" not in json.dumps(result)
 
 
+@pytest.mark.slow
 def test_a_recording_is_not_called_again(tmp_path: Path) -> None:
     plan = tiny(attacks=["llbg"], adversaries=["curious-server"])
     audit(plan, tmp_path / "bare")

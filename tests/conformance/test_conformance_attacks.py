@@ -382,7 +382,7 @@ def tampered(honest: MemoryTrace, change: Callable[[Message], Message], only: Or
 every_attack_and_hostile_message = pytest.mark.parametrize(
     ("name", "what"),
     [
-        pytest.param(name, what, marks=[pytest.mark.slow] * ((number + place) % 5 != 0 or name in SELDOM))
+        pytest.param(name, what, marks=[pytest.mark.slow] * ((number + place) % 10 != 0 or name in SELDOM))
         for number, name in enumerate(NAMES)
         for place, what in enumerate(HOSTILE)
     ],

@@ -24,7 +24,12 @@ def test_every_plan_is_tested_and_told() -> None:
     assert all(f"`{name}.toml`" in (PLANS / "README.md").read_text(encoding="utf-8") for name in found)
 
 
-@pytest.mark.parametrize("name", sorted(LEAKS))
+ALWAYS = {"people", "single-gradients"}  # the others take longer
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ALWAYS)) for name in sorted(LEAKS)]
+)
 def test_the_plan_has_its_leak(name: str, tmp_path: Path) -> None:
     attack, family = LEAKS[name]
     written = read_plan(PLANS / f"{name}.toml").model_dump(mode="json")

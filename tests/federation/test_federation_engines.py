@@ -102,7 +102,7 @@ def test_auto_and_loop_training_agree() -> None:
     assert_same_messages(messages("auto"), messages("loop"), tolerance=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "stacked"])
 def test_one_and_two_worker_processes_give_the_same_updates(engine: Any) -> None:
     """In a loop to the last bit; stacked, the sums of a smaller stack may round otherwise."""
     options: dict[str, Any] = {"training": LocalTraining(batch_size=5, epochs=2), "clients_per_round": 3}

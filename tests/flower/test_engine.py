@@ -70,6 +70,7 @@ def test_the_trace_is_the_same_bit_for_bit(federation: dict[str, Any]) -> None:
         assert torch.equal(tensor, state_of(flower.model)[name])
 
 
+@pytest.mark.slow
 def test_the_label_attacks_count_the_same_as_on_our_own_engine(tmp_path: Path) -> None:
     made = deployment(clients=8)
     own = MemoryTrace(made.protocol())

@@ -92,6 +92,7 @@ def test_prints(browser: Any, page_file: Path) -> None:
     assert pdf.startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_fifty_hostile_strings_are_shown_as_text(
     browser: Any, audited: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
