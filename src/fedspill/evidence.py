@@ -6,7 +6,7 @@ when an audit was asked to with `--show-data`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,9 +23,9 @@ class Evidence(ABC):
     private: bool
 
     @classmethod
-    @abstractmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
-        """The same drawing over all repeats."""
+        """The same drawing over all repeats; the first of them where they cannot be put together."""
+        return parts[0]
 
     @final
     def as_json(self) -> dict[str, Any]:
@@ -89,10 +89,6 @@ class Curve(Evidence):
     chance: list[float]
     beside: str = "chance"
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        return parts[0]
-
 
 @final
 @dataclass(frozen=True)
@@ -104,10 +100,6 @@ class Clients(Evidence):
     names: list[str]
     values: list[float]
     chance: list[float]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        return parts[0]
 
 
 @final
@@ -122,10 +114,6 @@ class ExposedRecords(Evidence):
     scores: list[float]
     outsiders: list[int]  # how many records that nobody holds score as high
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        return parts[0]
-
 
 @final
 @dataclass(frozen=True)
@@ -136,10 +124,6 @@ class Images(Evidence):
 
     original: list[str]
     reconstructed: list[str]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        return parts[0]
 
 
 _KINDS: dict[str, type[Evidence]] = {made.kind: made for made in (Bars, Pairs, Curve, Clients, ExposedRecords, Images)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
@@ -18,28 +17,18 @@ from ray.cluster_utils import Cluster
 
 from fedspill.audit.cost_estimate import needs_of
 from fedspill.audit.ray_workers import STORE_BYTES, RayWorkers
-from fedspill.audit.result_from_store import Cell
-from fedspill.audit.run_audit import Request, Watcher, answer
+from fedspill.audit.run_audit import Quiet, Request, answer
 from fedspill.audit.target import Target
 from fedspill.audit.worker_pool import Done
 from fedspill.deployment.plan import read_plan
 
 
 @final
-class NodeKiller(Watcher):
+class NodeKiller(Quiet):
     """Kills a node in the middle of a unit, without a word to anybody, once `after` units are done."""
 
     def __init__(self, cluster: Cluster, folder: Path, after: int | None) -> None:
         self._cluster, self._folder, self._after, self._done = cluster, folder, after, 0
-
-    def say(self, text: str) -> None:
-        pass
-
-    def began(self, cells: Sequence[Cell], jobs: int) -> None:
-        pass
-
-    def more(self, jobs: int) -> None:
-        pass
 
     def done(self, done: Done) -> None:
         self._done += 1
@@ -53,9 +42,6 @@ class NodeKiller(Watcher):
                 killed.touch()
                 return
             time.sleep(0.05)
-
-    def ended(self) -> None:
-        pass
 
 
 def main(plan: Path, folder: Path, after: int | None) -> None:

@@ -13,8 +13,7 @@ from fedspill.audit.result_from_store import StoredAudit, verdict
 from fedspill.audit.run_audit import _is_failed_record, result_of
 from fedspill.audit.severity import Severity
 from fedspill.audit.store import Store
-from fedspill.cli.finish import exit_code
-from fedspill.cli.finish import verdict as why
+from fedspill.cli.finish import ending, exit_code
 from fedspill.errors import ExitCode
 from fedspill.report import junit
 
@@ -58,7 +57,7 @@ def test_an_undecided_finding_at_the_bar_is_not_green(audited: Audited) -> None:
     ]
     undecided = whole.model_copy(update={"findings": found, "plan": {**whole.plan, "fail_on": "high"}})
     assert exit_code(undecided) is ExitCode.INCOMPLETE
-    assert found[0].id in why(undecided)[1]
+    assert found[0].id in ending(undecided)[1]
     assert 'type="undecided"' in junit.render(undecided)
     calm = undecided.model_copy(update={"plan": {**whole.plan, "fail_on": "critical"}})
     assert exit_code(calm) is (ExitCode.OK if whole.verdict.complete else ExitCode.INCOMPLETE)
@@ -68,6 +67,6 @@ def test_the_end_names_the_findings_that_an_accept_file_would(audited: Audited) 
     whole = typed(audited[1])
     bar = max(finding.level for finding in whole.findings)
     failing = whole.model_copy(update={"plan": {**whole.plan, "fail_on": bar.word}})
-    code, reason = why(failing)
+    code, reason = ending(failing)
     assert code is ExitCode.FINDINGS
     assert all(finding.id in reason for finding in whole.findings if finding.level == bar)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
 from fedspill.audit.advice import MOST_PROPOSED, keeps_its_promise
@@ -86,7 +86,6 @@ class Watcher(ABC):
     def ended(self) -> None: ...
 
 
-@final
 class Quiet(Watcher):
     """Wants to know nothing."""
 

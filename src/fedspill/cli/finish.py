@@ -23,10 +23,10 @@ def exit_code(result: AuditResult) -> ExitCode:
     finding, where they are like it. 5 for a recording that was read and whose truth is not known: neither a pass nor a
     failure.
     """
-    return verdict(result)[0]
+    return ending(result)[0]
 
 
-def verdict(result: AuditResult) -> tuple[ExitCode, str]:
+def ending(result: AuditResult) -> tuple[ExitCode, str]:
     """The code, and what made it, by the ids that an `accept` file names; nothing for 0."""
     bar = result.plan["fail_on"]
     open_ = [finding for finding in result.findings if finding.status == "ok" and not finding.accepted]
@@ -66,7 +66,7 @@ def finish(screen: Screen, folder: Path, result: AuditResult, *also: Path | None
     for line in text.lines(result):
         screen.say(line)
     screen.say(f"Report: {written['html']}")
-    code, why = verdict(result)
+    code, why = ending(result)
     if code:
         screen.say(f"Exit code {int(code)}: {why}.")
         raise typer.Exit(code)
