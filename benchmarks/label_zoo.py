@@ -6,7 +6,9 @@ Each cell is a federation of eight clients with Dirichlet label shares and five 
 stands against the best published attack of the cell, chosen with hindsight, and our composition against Decaf as
 written. The adversary is a curious server with ten labelled samples of each class that no client holds. What a habit
 does that the protocol has no word for (mixup, a proximal term, a schedule) the adversary does not know. A cell that is
-in the output already is not run again. With `--wire` the adversary has neither the model's code nor any data.
+in the output already is not run again. With `--wire` the adversary has neither the model's code nor any data. With
+`--limit` a reader is tried besides whose labelled samples are those of all clients, which no adversary has: what it
+gets wrong is what updates do not say.
 """
 
 from __future__ import annotations
@@ -350,6 +352,7 @@ class Federation:
     trace: MemoryTrace
     knowledge: dict[str, Any]
     accuracy: float
+    held: Examples  # by the clients, together
 
 
 def federation(name: str, stage: str, seed: int, data_dir: Path | None, rounds: int = ROUNDS) -> Federation:
@@ -394,7 +397,8 @@ def federation(name: str, stage: str, seed: int, data_dir: Path | None, rounds: 
     }
     if habitat.defenses:
         known["defense"] = habitat.defenses
-    return Federation(trace, known, accuracy(copy.deepcopy(model), data.test))
+    held = Examples.join(list(shares.clients))
+    return Federation(trace, known, accuracy(copy.deepcopy(model), data.test), held)
 
 
 def run_cell(
@@ -406,6 +410,7 @@ def run_cell(
     composition: bool = True,
     rounds: int = ROUNDS,
     wire: bool = False,
+    limit: bool = False,
 ) -> dict[str, Any]:
     """Success rates in percent, update by update; what `labels` states; L1 distances of compositions."""
     made = federation(name, stage, seed, data_dir, rounds)
@@ -436,6 +441,11 @@ def run_cell(
         "accuracy": made.accuracy,
         "seconds": seconds / len(guess.of),
     }
+    if limit:
+        knowledge = {**made.knowledge, "aux_data": made.held, "unlabelled_aux": made.held.x}
+        best = Labels()(made.trace.view(CURIOUS_SERVER, knowledge=knowledge), seed=seed)
+        assert isinstance(best, LabelCounts)
+        found["limit"] = (100 * overlap(best.counts, real)).tolist()
     if composition and not wire:
         found["l1"] = {}
         for label, solver in (("decaf as written", "paper"), ("composition", "auto")):
@@ -479,6 +489,7 @@ def summary(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
         "hindsight maximum": sum(best) / len(best),
         "stated": 100 * sum(sum(o["stated"]) / max(len(o["stated"]), 1) for o in outcomes) / len(outcomes),
         "class counts within their intervals": _mean([v for o in outcomes for v in o.get("inside", [])]),
+        "limit": _mean([_mean(o["limit"]) or 0.0 for o in outcomes if "limit" in o]),
         "CPU seconds an update, mean": sum(outcome["seconds"] for outcome in outcomes) / len(outcomes),
         "composition at most half of Decaf's distance": f"{sum(halves)} of {len(halves)}",
     }
@@ -498,6 +509,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--no-composition", action="store_true")
     parser.add_argument("--wire", action="store_true", help="the adversary has neither the model's code nor any data")
+    parser.add_argument("--limit", action="store_true", help="besides, a reader who has the clients' own samples")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     outcomes = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
@@ -514,6 +526,7 @@ def main() -> None:
                 composition=not arguments.no_composition,
                 rounds=arguments.rounds,
                 wire=arguments.wire,
+                limit=arguments.limit,
             )
             outcomes.append(outcome)
             print(line(outcome), flush=True)

@@ -77,12 +77,13 @@ class Recording:
     trace: MemoryTrace
     known: Mapping[str, Any]
     accuracies: tuple[float, ...]  # of the global model before each round
+    device: str
 
     def view(self, **known: Any) -> View:
-        return self.trace.view(CURIOUS_SERVER, knowledge={**self.known, **known})
+        return self.trace.view(CURIOUS_SERVER, knowledge={**self.known, **known}, device=self.device)
 
-    def guess(self, seed: int, **options: Any) -> Proportions:
-        guess = make("attacks", "decaf", {"least_agreement": 0.0, **options})(self.view(), seed=seed)
+    def guess(self, seed: int, known: Mapping[str, Any] | None = None, **options: Any) -> Proportions:
+        guess = make("attacks", "decaf", {"least_agreement": 0.0, **options})(self.view(**(known or {})), seed=seed)
         assert isinstance(guess, Proportions)
         return guess
 
@@ -149,7 +150,7 @@ def record(
         accuracies.append(accuracy(federation.model, tested))
         federation.round(number)
     known = {"architecture": partial(_on, build, run.device), "aux_data": shares.auxiliary}
-    return Recording(trace, known, tuple(accuracies))
+    return Recording(trace, known, tuple(accuracies), run.device)
 
 
 def _on(build: Any, device: str) -> nn.Module:

@@ -23,6 +23,7 @@ from fedspill.training import LocalTraining, Tensors, is_single
 
 GROUP = 64  # trainings stacked at a time
 GROUP_NUMBERS = 6_000_000  # parameters of a group, at most: beyond that memory traffic decides
+GPU_HOLDS_MORE = 50  # times as many (convention)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,8 @@ class Workshop:
         numbers = sum(p.numel() for p in self.model.parameters())
         if isinstance(self.training, GuardedTraining) and self.training.clip is not None:
             numbers *= self.training.batch_size  # every sample has a gradient of its own
-        return max(1, min(GROUP, GROUP_NUMBERS // numbers))
+        most = GROUP_NUMBERS if self.device == CPU else GPU_HOLDS_MORE * GROUP_NUMBERS
+        return max(1, min(GROUP, most // numbers))
 
     def _sent(self, start: Tensors, rows: Tensor, names: Sequence[str], rng: torch.Generator) -> Tensors:
         if len(rows) > 1 and self.is_stacked:

@@ -134,7 +134,7 @@ def test_a_rare_class_that_led_for_some_steps_is_still_seen() -> None:
     """It draws probability for the steps that follow, and reads as less than none."""
     true = unbalanced(100, 130, 6, seed=5)
     bias, seen, single = drifted(true, 4.0)
-    found = read(bias, Steps.of(Schedule(130, 13)), seen)
+    found = read(bias, Steps.of(Schedule(130, 13)), seen).each_alone()
     assert set(found.routes) == {"lattice"}
     assert found.counts[torch.arange(6), single].tolist() == [1] * 6
     assert bool((found.counts[true == 0] == 0).all())
@@ -147,7 +147,9 @@ def test_one_major_class_that_led_takes_what_is_left() -> None:
     start = torch.full((1, 100), 0.01, dtype=torch.float64)
     bias = 4 * start - true / 13
     bias[0, 99] = 1.0
-    found = read(bias, Steps.of(Schedule(130, 13)), ModelAnswers(start, torch.zeros_like(start), 64, end=start.clone()))
+    found = read(
+        bias, Steps.of(Schedule(130, 13)), ModelAnswers(start, torch.zeros_like(start), 64, end=start.clone())
+    ).each_alone()
     assert found.routes == ("lattice",)
     assert found.counts.tolist() == true.tolist()
 
@@ -160,7 +162,7 @@ def test_a_class_that_led_beside_one_major_class_is_in_doubt() -> None:
     bias, seen, _ = drifted(true, 6.0)
     calm, _, _ = drifted(true, 0.0)
     steps = Steps.of(Schedule(130, 13))
-    unsure, sure = read(bias, steps, seen).expected, read(calm, steps, seen).expected
+    unsure, sure = read(bias, steps, seen).each_alone().expected, read(calm, steps, seen).each_alone().expected
     assert float(unsure[0]) < float(sure[0]) - 0.03
     assert float(unsure[1]) > float(sure[1]) - 0.03
 
@@ -178,7 +180,7 @@ def test_major_classes_get_at_least_what_they_read_as() -> None:
 def test_an_untrained_model_is_read_exactly_without_any_auxiliary_data() -> None:
     true = unbalanced(100, 128, 10, seed=3)
     bias = torch.full((10, 100), 0.01, dtype=torch.float64) - true / 128
-    reading = read(bias, Steps.of(Schedule(128, 128)), None)
+    reading = read(bias, Steps.of(Schedule(128, 128)), None).each_alone()
     assert reading.counts.tolist() == true.tolist()
     assert float(reading.expected.min()) > 0.99
 
@@ -240,11 +242,11 @@ def test_the_reading_whose_assumption_holds_has_most_evidence() -> None:
     zeros = torch.zeros_like(start)
     calm, slowed = 10 * start - true / 13, 7 * start - true / 13
     fresh = ModelAnswers(start, zeros, 64, end=start)
-    assert set(read(calm, steps, None).routes) == {"measured"}
-    assert set(read(calm, steps, fresh).routes) == {"measured"}
-    assert set(read(slowed, steps, None).routes) == {"lattice"}
-    assert set(read(slowed, steps, fresh).routes) == {"lattice"}
-    assert set(read(calm, steps, None, plain=False).routes) == {"ebi"}
+    assert set(read(calm, steps, None).each_alone().routes) == {"measured"}
+    assert set(read(calm, steps, fresh).each_alone().routes) == {"measured"}
+    assert set(read(slowed, steps, None).each_alone().routes) == {"lattice"}
+    assert set(read(slowed, steps, fresh).each_alone().routes) == {"lattice"}
+    assert set(read(calm, steps, None, plain=False).each_alone().routes) == {"ebi"}
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -261,7 +263,9 @@ def test_a_trained_model_is_told_from_a_fresh_one_by_what_was_sent(labelled: boo
             start, spread, 1000, start_confusion=confusion.expand(6, -1, -1),
             start_second=second.expand(6, -1), per_class=50.0,
         )  # fmt: skip
-    assert set(read(bias, Steps.of(Schedule(samples, samples)), answers).routes) == {"bayes" if labelled else "unaided"}
+    assert set(read(bias, Steps.of(Schedule(samples, samples)), answers).each_alone().routes) == {
+        "bayes" if labelled else "unaided"
+    }
 
 
 @pytest.mark.parametrize(("samples", "step"), [(128, 13), (256, 26), (512, 52), (1024, 103)])
@@ -279,7 +283,7 @@ def test_large_batches_without_drift_are_not_mistaken_for_drift(samples: int, st
         bias += 1 / classes - torch.stack([torch.bincount(row, minlength=classes) for row in here]) / size
         at += size
     true = torch.stack([torch.bincount(row, minlength=classes) for row in labels])
-    assert torch.equal(read(bias, Steps.of(schedule), None).counts, true)
+    assert torch.equal(read(bias, Steps.of(schedule), None).each_alone().counts, true)
 
 
 def test_a_class_whose_probability_was_measured_badly_does_not_decide() -> None:
@@ -290,6 +294,6 @@ def test_a_class_whose_probability_was_measured_badly_does_not_decide() -> None:
     bias = start - true / 128
     off = torch.zeros(classes, dtype=torch.float64)
     off[0], off[1] = 4.1 / 128, -4.1 / 128
-    reading = read(bias + off, Steps.of(schedule), ModelAnswers(start, (start * 0.1).square(), 64))
+    reading = read(bias + off, Steps.of(schedule), ModelAnswers(start, (start * 0.1).square(), 64)).each_alone()
     assert set(reading.routes) == {"measured"}
     assert bool((torch.minimum(reading.counts, true).sum(1) >= 0.95 * 128).all())

@@ -65,7 +65,7 @@ def test_uneven_answers_of_a_fresh_model_are_taken_into_account() -> None:
     labels = labels_of(1, even=False)
     head = gradient_of(weight, bias, features, labels)
     steps = Steps.of(Schedule(SAMPLES, SAMPLES))
-    reading = read(head.bias_sent[None], steps, wire_outlook([head]))
+    reading = read(head.bias_sent[None], steps, wire_outlook([head])).each_alone()
     real = torch.bincount(labels, minlength=CLASSES)[None]
     size = torch.tensor([SAMPLES])
     blind = llbg_counts(head.bias_sent[None], size, size, torch.zeros(1, CLASSES, dtype=torch.float64))
@@ -88,7 +88,7 @@ def test_a_trained_model_is_known_by_its_update_and_read_with_doubt() -> None:
         features = 0.3 * weight[labels] + 0.8 * torch.randn(SAMPLES, FEATURES, generator=rng).double()
         head = gradient_of(weight, bias, features, labels)
         seen = wire_outlook([head])
-        reading = read(head.bias_sent[None], Steps.of(Schedule(SAMPLES, SAMPLES)), seen)
+        reading = read(head.bias_sent[None], Steps.of(Schedule(SAMPLES, SAMPLES)), seen).each_alone()
         assert reading.routes == ("unaided",)
         real = torch.bincount(labels, minlength=CLASSES)[None]
         success.append(float(overlap(reading.counts, real)))

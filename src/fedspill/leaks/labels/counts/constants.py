@@ -60,6 +60,13 @@ class CountConstants:
     agreement: float = 0.2  # share of the samples by which two readings of the way may differ; measured
     settled: float = 0.5  # probability of one class after training from which nothing but the push is left; measured
 
+    # Which reading is believed (readings.py)
+    one_voice: float = 10.0  # log-odds with which one client counts for others of its round, at most; convention
+
+    # Whether a gradient can be one (each_update.py)
+    rounding: float = 1.01  # times what a gradient can add up to: float16 updates are off by less; convention
+    liars: float = 0.05  # share of the updates that may be anything; convention
+
     # What is stated (readings.py)
     stated: float = 0.9  # probability of the interval of a count; convention
     usual_confidence: float = 0.7  # LLBG's, of the paper's three the best; convention of paper 003

@@ -70,7 +70,7 @@ def read_defended(
         and not wire.effect.smoothed
     )
     if quiet and bool((seen.own < 1e-4).all()):
-        return read(seen.beta / scale[:, None], steps, outlook, plain=plain)
+        return read(seen.beta / scale[:, None], steps, outlook, plain=plain).each_alone()
     amounts, spread = _pooled(amounts, spread, groups)
     found = _posterior(seen, steps, view, scale, amounts, spread)
     return ReadCounts.by(found, best_tails(found), KNOWN)

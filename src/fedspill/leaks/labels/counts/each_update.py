@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -14,8 +14,8 @@ from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.defended import read_defended
 from fedspill.leaks.labels.counts.defended_layers import look
 from fedspill.leaks.labels.counts.layer_signals import linear_signals
-from fedspill.leaks.labels.counts.readings import ReadCounts, bias_from_weights, is_trained, read, words_of
-from fedspill.leaks.labels.counts.returning_clients import weight_of_first
+from fedspill.leaks.labels.counts.readings import ReadCounts, ReadingsOf, bias_from_weights, is_trained, read, words_of
+from fedspill.leaks.labels.counts.returning_clients import read_together, weight_of_first
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
@@ -52,35 +52,50 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     messages = messages_of(view, layer)
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
+    plain = optimizer.name == "sgd" and (bias is None or _adds_up(layer, bias))
     ebi_weight = 0.5 if bias is None else _ebi_weight(layer, bias)
-    parts: list[tuple[Tensor, ReadCounts]] = []
-    for rows in _chunks(layer):
+    through: list[ReadCounts] = []
+    readings: list[ReadingsOf] = []
+    chunks = list(_chunks(layer))
+    for rows in chunks:
         steps = Steps.of(layer.schedules[int(rows[0])])
         sent = [messages[layer.of[row]] for row in rows.tolist()]
         seen = None if probe is None else probe.answers(sent)
         if wire is not None:
-            reading = _through(wire, layer, rows, messages, probe, seen, view, plain=optimizer.name == "sgd")
-        else:
-            answers = _by_itself(view, sent) if seen is None else seen
-            observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
-            hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
-            plain = optimizer.name == "sgd"
-            reading = read(
-                observed, steps, answers, plain=plain, spans=hidden, scaled=bias is not None, ebi_weight=ebi_weight
-            )
-        parts.append((rows, reading))
-    order = torch.cat([rows for rows, _ in parts]).argsort()
-    counts, sure, expected, low, high = (
-        torch.cat([getattr(part, name) for _, part in parts])[order]
-        for name in ("counts", "sure", "expected", "low", "high")
-    )
-    said = [route for _, part in parts for route in part.routes]
-    routes = [said[place] for place in order.tolist()]
+            through.append(_through(wire, layer, rows, messages, probe, seen, view, plain=plain))
+            continue
+        answers = _by_itself(view, sent) if seen is None else seen
+        observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
+        hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
+        scaled = bias is not None
+        readings.append(read(observed, steps, answers, plain=plain, spans=hidden, scaled=scaled, ebi_weight=ebi_weight))
+    order = torch.cat(chunks)
+    if wire is None:
+        each = ReadingsOf.joined(readings).believed([layer.of[row].round for row in order.tolist()])
+    else:
+        each = ReadCounts.joined(through)
+    each = each.rows(order.argsort())
+    if wire is None and _are_same_samples(view, messages.values()):
+        clients = [(origin.sender, int(n)) for origin, n in zip(layer.of, layer.samples, strict=True)]
+        each = read_together(each, layer.samples, clients)
+    routes = list(each.routes)
     notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
     notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
     return LabelCounts(
-        layer.of, counts, notes, confidence=expected, sure=sure, routes=tuple(routes), low=low, high=high
-    )
+        layer.of, each.counts, notes, confidence=each.expected, sure=each.sure, routes=each.routes, low=each.low,
+        high=each.high,
+    )  # fmt: skip
+
+
+def _adds_up(layer: LastLayerGradients, bias: Tensor) -> bool:
+    """Whether plain SGD at the stated learning rate can have made such updates.
+
+    A step's bias gradient is a mean of probabilities minus labels: what is negative in it adds up to one at most. Where
+    more than a few updates have more, the steps were longer than stated: momentum, Adam, another rate.
+    """
+    steps = torch.tensor([Steps.of(schedule).number for schedule in layer.schedules])
+    beyond = -bias.clamp_max(0).sum(1) > COUNTS.rounding * steps
+    return float(beyond.double().mean()) <= COUNTS.liars
 
 
 def _ebi_weight(layer: LastLayerGradients, bias: Tensor) -> float:
@@ -153,15 +168,19 @@ def _through(
         steps,
         [wire.left_whole(message.tensors) for message in sent],
     )
-    # A client that sends updates of all its samples in every round holds the same ones each time.
-    same = updates and view.public.get("algorithm", "fedavg") == "fedavg"
-    names = [message.sender if same and message.kind == "update" else str(i) for i, message in enumerate(sent)]
+    same = _are_same_samples(view, sent)
+    names = [message.sender if same else str(i) for i, message in enumerate(sent)]
     numbers = {name: index for index, name in enumerate(dict.fromkeys(names))}
     expected = None
     if probe is not None and wire.effect.step_clip is not None:
         models = [probe.models[message.round] for message in sent]
         expected = partial(expected_scale, models, probe.inputs, int(steps.unit), wire.effect.step_clip)
     return read_defended(wire, seen, steps, outlook, [numbers[n] for n in names], expected, plain=plain)
+
+
+def _are_same_samples(view: View, sent: Iterable[Message]) -> bool:
+    """A client that sends updates of all its samples in every round holds the same ones each time."""
+    return view.public.get("algorithm", "fedavg") == "fedavg" and all(message.kind == "update" for message in sent)
 
 
 def _precise(tensors: Mapping[str, Tensor], scale: float) -> LazyTensors:
@@ -188,7 +207,7 @@ def expected_scale(
 def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> ReadCounts:
     """Counts of origins with one schedule from the last layer alone, or with an outlook."""
     assert layer.bias is not None
-    return read(layer.bias, Steps.of(layer.schedules[0]), outlook)
+    return read(layer.bias, Steps.of(layer.schedules[0]), outlook).each_alone()
 
 
 def _chunks(layer: LastLayerGradients) -> Iterator[Tensor]:

@@ -178,8 +178,9 @@ class NegativeShares(CountReading):
     words = "proportions of the negative part of the gradient: nothing better fits, low confidence"
 
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
-        found = _around(_negative_shares(seen), seen.steps.samples, COUNTS.ebi_doubt)
-        return WeighedCounts(found, found, found.evidence)
+        guess = _negative_shares(seen)
+        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.ebi_doubt))
+        return WeighedCounts(sharp, doubtful, doubtful.evidence)
 
 
 def _negative_shares(seen: ObservedLayers) -> Tensor:
@@ -196,7 +197,9 @@ def _between_readings(seen: ObservedLayers) -> Tensor:
     if not seen.scaled:
         return _negative_shares(seen)
     confident = llbg_counts(seen.bias, unit, samples, torch.full_like(seen.bias, COUNTS.usual_confidence)).double()
-    return seen.ebi_weight * _negative_shares(seen) + (1 - seen.ebi_weight) * confident
+    # EBI calls some class absent whatever was sent, since what all classes receive adds up to nothing: of two, one.
+    weight = seen.ebi_weight if seen.bias.shape[1] > 2 else 0.0
+    return weight * _negative_shares(seen) + (1 - weight) * confident
 
 
 def _around(guess: Tensor, samples: int, doubt: float) -> Posterior:
@@ -246,6 +249,50 @@ class ReadCounts:
         routes = tuple(parts[index].routes[row] for row, index in enumerate(which.tolist()))
         return ReadCounts(counts, sure, expected, low, high, routes)
 
+    @staticmethod
+    def joined(parts: Sequence[ReadCounts]) -> ReadCounts:
+        """One after the other."""
+        counts, sure, expected, low, high = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("counts", "sure", "expected", "low", "high")
+        )
+        return ReadCounts(counts, sure, expected, low, high, tuple(route for part in parts for route in part.routes))
+
+    def rows(self, places: Tensor) -> ReadCounts:
+        """Some of the origins."""
+        tensors = (self.counts, self.sure, self.expected, self.low, self.high)
+        counts, sure, expected, low, high = (tensor[places] for tensor in tensors)
+        return ReadCounts(counts, sure, expected, low, high, tuple(self.routes[place] for place in places.tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingsOf:
+    """What each applicable reading says of some origins, and how likely each makes what was observed."""
+
+    parts: tuple[ReadCounts, ...]
+    evidence: Tensor  # (readings, origins)
+
+    def believed(self, rounds: Sequence[int]) -> ReadCounts:
+        """Of each origin the reading with most evidence; `rounds` (origins,) say which model each was trained from.
+
+        Whether a reading's assumptions hold is mostly the model's doing, which all clients of a round were handed. So
+        the others' evidence counts too, up to a limit: nobody can decide alone what is believed of everyone.
+        """
+        best = self.evidence.max(0).values
+        limited = self.evidence.maximum(best - COUNTS.one_voice).where(best.isfinite(), torch.zeros_like(best))
+        places = {number: place for place, number in enumerate(dict.fromkeys(rounds))}
+        place = torch.tensor([places[number] for number in rounds])
+        sums = torch.zeros(len(limited), len(places), dtype=limited.dtype).index_add_(1, place, limited)
+        return ReadCounts.chosen(self.parts, (self.evidence + sums[:, place] - limited).argmax(0))
+
+    def each_alone(self) -> ReadCounts:
+        """The same where every origin was trained from a model of its own."""
+        return self.believed(range(self.evidence.shape[1]))
+
+    @staticmethod
+    def joined(chunks: Sequence[ReadingsOf]) -> ReadingsOf:
+        parts = zip(*(chunk.parts for chunk in chunks), strict=True)
+        return ReadingsOf(tuple(map(ReadCounts.joined, parts)), torch.cat([chunk.evidence for chunk in chunks], 1))
+
 
 def read(
     bias: Tensor,
@@ -256,7 +303,7 @@ def read(
     spans: SpanCounts | None = None,
     scaled: bool = True,
     ebi_weight: float = 0.5,
-) -> ReadCounts:
+) -> ReadingsOf:
     """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
 
     answers: None where no model was seen; an untrained one with even probabilities is then assumed, or a trained one of
@@ -266,17 +313,15 @@ def read(
     seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled, ebi_weight)
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
-    believed = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found]).argmax(0)
     parts = [
         ReadCounts.by(one.doubtful, decide(one.best), reading.name, reading.sure_power)
         for reading, one in zip(readings, found, strict=True)
     ]
-    chosen = ReadCounts.chosen(parts, believed)
-    if spans is None:
-        return chosen
-    told = zip(chosen.routes, spans.usable.tolist(), strict=True)
-    names = [SPANNED if usable and name == TrainedModel.name else name for name, usable in told]
-    return replace(chosen, routes=tuple(names))
+    if spans is not None:
+        names = [SPANNED if usable else TrainedModel.name for usable in spans.usable.tolist()]
+        parts = [replace(p, routes=tuple(names)) if TrainedModel.name in p.routes else p for p in parts]
+    evidence = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found])
+    return ReadingsOf(tuple(parts), evidence)
 
 
 def _applicable(seen: ObservedLayers) -> list[CountReading]:

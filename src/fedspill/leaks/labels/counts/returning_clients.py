@@ -1,17 +1,57 @@
-"""Which of two readings to believe more, by clients that come back: they hold what they held before.
+"""What clients say that come back: they hold what they held before.
 
 A reading that tells clients apart, and says the same of a client each time, follows their labels. One that changes from
-round to round follows the model. The ratio of both spreads needs no truth.
+round to round follows the model. The ratio of both spreads needs no truth. And what rounds say differently of the same
+samples is error, which averages out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from fedspill.leaks.labels.counts.readings import ReadCounts
+from fedspill.observe.rehearsed_shares import counts_of_shares
+
 FEWEST_CLIENTS = 3  # that came back: a spread among fewer says nothing (convention)
+CONTRADICTS = 2.0  # times as far apart as readings state to be off: not of the same samples (convention)
+LEAST_ERROR = 0.02  # of the labels, that a reading is taken to have wrong: none alone outweighs all others (convention)
+
+
+def read_together(each: ReadCounts, samples: Tensor, clients: Sequence[Hashable]) -> ReadCounts:
+    """One reading of all rounds of a client, `clients` (origins,) say whose an update is; samples (origins,).
+
+    Rounds count for more the fewer labels they state to have wrong. A client whose rounds contradict each other by more
+    than they state has not held the same samples, and is read round by round.
+    """
+    rows: dict[Hashable, list[int]] = {}
+    for row, client in enumerate(clients):
+        rows.setdefault(client, []).append(row)
+    counts, sure, expected, low, high = (
+        getattr(each, name).clone() for name in ("counts", "sure", "expected", "low", "high")
+    )
+    for own in rows.values():
+        if len(own) == 1:
+            continue
+        wrong = (1 - each.expected[own]).clamp_min(LEAST_ERROR)
+        weights = (1 / wrong) / (1 / wrong).sum()
+        shares = each.counts[own].double() / samples[own, None]
+        mean = weights @ shares
+        apart = 0.5 * (shares - mean).abs().sum(1)
+        if float(apart.mean()) > CONTRADICTS * float(wrong.mean()):
+            continue
+        counts[own] = counts_of_shares(mean[None], int(samples[own[0]]))
+        # What rounds disagree on averages out; what they have in common stays.
+        left = (wrong.square() - (1 - 1 / len(own)) * apart.square()).maximum(wrong.square() / len(own))
+        expected[own] = 1 - (weights @ left).sqrt()
+        sure[own] = weights @ each.sure[own]
+        below, above = (weights @ side[own].double() for side in (each.low - each.counts, each.high - each.counts))
+        low[own] = (counts[own] + below.floor().long()).clamp_min(0)
+        high[own] = (counts[own] + above.ceil().long()).minimum(samples[own, None])
+    return replace(each, counts=counts, sure=sure, expected=expected, low=low, high=high)
 
 
 def trust(shares: Tensor, senders: Sequence[str]) -> float | None:
