@@ -72,6 +72,8 @@ class CountConstants:
     usual_confidence: float = 0.7  # LLBG's, of the paper's three the best; convention of paper 003
     between_doubt: float = 0.5  # relative, of the mean of EBI's and LLBG's counts; measured on the zoo without data
     ebi_doubt: float = 0.5  # relative, of counts in proportion to what is negative; measured
+    between_spread: float = 0.25  # of the same mean, for intervals of counts; `label_zoo.py --wire --seed 77`
+    ebi_spread: float = 0.35  # of the latter; the same
     modelled_sure_power: float = 1.5  # where a model of the samples is assumed, single counts are less sure; measured
 
     # Spans of hidden layers (span_counts.py, span_rehearsal.py, span_reader.py)

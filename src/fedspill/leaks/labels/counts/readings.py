@@ -69,6 +69,7 @@ class WeighedCounts:
     best: Posterior  # by which counts are decided
     doubtful: Posterior  # by which it is said how sure they are; the same, unless more doubt is due
     evidence: Tensor  # (origins,) log density of what was observed, in samples
+    spread: Tensor | None = None  # (origins, classes) samples, where counts are off by more than a posterior says
 
 
 class CountReading(ABC):
@@ -167,7 +168,7 @@ class UnknownHardness(CountReading):
             return WeighedCounts(best, best, evidence)
         guess = _between_readings(seen)
         sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.between_doubt))
-        return WeighedCounts(sharp, doubtful, evidence)
+        return WeighedCounts(sharp, doubtful, evidence, _spread(guess, seen.steps.samples, COUNTS.between_spread))
 
 
 @final
@@ -180,7 +181,8 @@ class NegativeShares(CountReading):
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         guess = _negative_shares(seen)
         sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.ebi_doubt))
-        return WeighedCounts(sharp, doubtful, doubtful.evidence)
+        spread = _spread(guess, seen.steps.samples, COUNTS.ebi_spread)
+        return WeighedCounts(sharp, doubtful, doubtful.evidence, spread)
 
 
 def _negative_shares(seen: ObservedLayers) -> Tensor:
@@ -210,6 +212,14 @@ def _around(guess: Tensor, samples: int, doubt: float) -> Posterior:
     return posterior(table, grid, samples)
 
 
+def _spread(guess: Tensor, samples: int, doubt: float) -> Tensor:
+    """(origins, classes) how far off counts may be: of what was read, and of an even count whatever was read.
+
+    Rough readings call classes absent that are there, which no error in proportion to the count allows for.
+    """
+    return doubt * (guess + samples / guess.shape[1]) + 1
+
+
 SPANNED, REHEARSED = "spanned", "rehearsed"
 WORDS: dict[str, str] = {
     **{r.name: r.words for r in (MeasuredProbability, DriftLattice, TrainedModel, UnknownHardness, NegativeShares)},
@@ -231,10 +241,17 @@ class ReadCounts:
     routes: tuple[str, ...]
 
     @staticmethod
-    def by(doubtful: Posterior, counts: Tensor, route: str, sure_power: float = 1.0) -> ReadCounts:
-        """`counts` (origins, classes), with what a posterior says of them."""
+    def by(
+        doubtful: Posterior, counts: Tensor, route: str, sure_power: float = 1.0, spread: Tensor | None = None
+    ) -> ReadCounts:
+        """`counts` (origins, classes), with what a posterior says of them; bounds by `spread` where it is given."""
         sure, expected = certainty(doubtful, counts)
-        low, high = interval(doubtful)
+        if spread is None:
+            low, high = interval(doubtful)
+        else:
+            reach = float(torch.special.ndtri(torch.tensor((1 + COUNTS.stated) / 2, dtype=torch.float64))) * spread
+            most = counts.sum(1, keepdim=True)
+            low, high = ((counts + side * reach).round().clamp_min(0).long().minimum(most) for side in (-1, 1))
         bounds = low.minimum(counts), high.maximum(counts)
         return ReadCounts(counts, sure.pow(sure_power), expected, *bounds, (route,) * len(counts))
 
@@ -314,7 +331,7 @@ def read(
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
     parts = [
-        ReadCounts.by(one.doubtful, decide(one.best), reading.name, reading.sure_power)
+        ReadCounts.by(one.doubtful, decide(one.best), reading.name, reading.sure_power, one.spread)
         for reading, one in zip(readings, found, strict=True)
     ]
     if spans is not None:
