@@ -149,13 +149,8 @@ def record(
     for number in range(rounds):
         accuracies.append(accuracy(federation.model, tested))
         federation.round(number)
-    known = {"architecture": partial(_on, build, run.device), "aux_data": shares.auxiliary}
+    known = {"architecture": build, "aux_data": shares.auxiliary}
     return Recording(trace, known, tuple(accuracies), run.device)
-
-
-def _on(build: Any, device: str) -> nn.Module:
-    network: nn.Module = build()
-    return network.to(device)
 
 
 def joined(metric: Metric, guesses: Sequence[Proportions], recordings: Sequence[Recording]) -> Score:

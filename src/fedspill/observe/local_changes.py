@@ -87,7 +87,7 @@ def read_known_federation(view: View) -> KnownFederation:
         raise NotApplicable(f"Expected auxiliary data of the federation's classes, the trace says {classes!r}.")
     if bool((torch.bincount(auxiliary.y, minlength=classes) == 0).any()):
         raise NotApplicable("The auxiliary data lack some class; its base cannot be measured.")
-    model: nn.Module = view.knows("architecture")()
+    model: nn.Module = view.knows("architecture")().to(view.device)
     try:
         layer = model.get_submodule(head.rpartition(".")[0])
     except AttributeError:

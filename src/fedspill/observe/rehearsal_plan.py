@@ -56,7 +56,7 @@ def plan_rehearsal(view: View, messages: Sequence[Message], flops: float = MOST_
     held = torch.bincount(auxiliary.y, minlength=classes)
     if len(held) != classes or bool((held == 0).any()):
         raise NotApplicable("Not rehearsed: the auxiliary data lack some class, or have others")
-    model: nn.Module = view.knows("architecture")()
+    model: nn.Module = view.knows("architecture")().to(CPU)  # the workshop brings it to the view's device
     own = {name: tensor.shape for name, tensor in state_of(model).items()}
     starts = {message.round: dict(message.tensors) for message in view.get("model")}
     starts = {number: start for number, start in starts.items() if {n: t.shape for n, t in start.items()} == own}
