@@ -19,6 +19,7 @@ from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, 
 from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
 from fedspill.federation.weighted_sum import RunningMean
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
+from fedspill.placement import CPU
 from fedspill.seeds import generator
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
 from fedspill.training import LocalTraining, Tensors, trained
@@ -108,6 +109,8 @@ class Horizontal:
             self._training = defense.local(self._training)
             self.clients = [self._with_data(defense, index, own) for index, own in enumerate(self.clients)]
         self._trainer = self._make_trainer()
+        # Facts are counted on the CPU: labels that lie on a GPU would be waited for, client by client.
+        self._facts_of = [examples if self.device == CPU else _labels_alone(examples) for examples in self.clients]
         self._accepted: dict[int, Message] = {}  # the model each client last trained on
         self._memories: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # what each client's guards remember
 
@@ -257,7 +260,7 @@ class Horizontal:
         rate = -self._training.lr * self.settings.server_lr if gradients else self.settings.server_lr
         state = state_of(self.model)
         moved = {name: state[name] + rate * tensor for name, tensor in total.items()}
-        if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
+        if bool(torch.stack([torch.isfinite(tensor).all() for tensor in moved.values()]).all()):
             load(self.model, {**state, **moved})
         else:
             events.append(Event(number, SERVER, "the sum of sound updates overflows; the model stays as it is"))
@@ -266,7 +269,7 @@ class Horizontal:
         if isinstance(self.recorder, NoRecorder):
             return
         facts = facts_of_round(
-            number, self.clients, self._training, self.seed, self.classes, selected, summed, self._own_samples
+            number, self._facts_of, self._training, self.seed, self.classes, selected, summed, self._own_samples
         )
         for (origin, name), value in facts.items():
             self.recorder.note_truth(origin, name, value)
@@ -275,6 +278,12 @@ class Horizontal:
         if self.workers > 1:
             return InWorkers(self.model, self.clients, self._training, self.seed, self.workers, self.engine)
         return InProcess(self.model, self.clients, self._training, self.seed, self.engine)
+
+
+def _labels_alone(examples: Examples) -> Examples:
+    """On the CPU, without the inputs."""
+    labels = examples.y.cpu()
+    return Examples(labels.new_empty(len(labels), 0), labels)
 
 
 def facts_of_round(
@@ -297,12 +306,12 @@ def facts_of_round(
         labels = clients[index].y
         used = training.used(len(labels), training_rng(seed, number, index))
         used = used if own is None else used[used < own[index]]
-        trained_on[index] = torch.bincount(labels[used.to(labels.device)], minlength=classes).cpu()
+        trained_on[index] = torch.bincount(labels[used], minlength=classes)
         facts[Origin(number, client(index)), "label_counts"] = trained_on[index]
         facts[Origin(number, client(index)), "used_samples"] = torch.stack([torch.full_like(used, index), used], 1)
     mine = [len(held) for held in clients] if own is None else own
     totals = torch.stack(
-        [torch.bincount(c.y[:many], minlength=classes).cpu() for c, many in zip(clients, mine, strict=True)]
+        [torch.bincount(c.y[:many], minlength=classes) for c, many in zip(clients, mine, strict=True)]
     ).sum(0)
     facts[Origin(number, SERVER), "label_totals"] = totals
     if summed:

@@ -18,6 +18,7 @@ from torch import nn
 from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import train
+from fedspill.federation.replayed import CudaLane, Place, side_by_side, why_not_replayable
 from fedspill.federation.stacked import is_stackable, train_stacked, why_not_stackable
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining, Tensors
@@ -28,6 +29,9 @@ Engine: TypeAlias = Literal["auto", "loop", "stacked"]
 # (benchmarks/stacking.py).
 _CLIENTS_AT_ONCE = 32
 _PARAMETERS_AT_ONCE = 1_500_000
+# Clients replayed at a time on a GPU, and the parameters of all their models together (benchmarks/gpu_rounds.py).
+_CLIENTS_SIDE_BY_SIDE = 4
+_PARAMETERS_SIDE_BY_SIDE = 400_000_000
 
 
 class Trainer(ABC):
@@ -44,7 +48,7 @@ class Trainer(ABC):
 
 @final
 class InProcess(Trainer):
-    """One model, updated in place by one client after the other, or stacked for all where that is faster."""
+    """One model, updated in place by one client after the other; where that is faster, stacked for all or replayed."""
 
     def __init__(
         self, model: nn.Module, clients: Sequence[Examples], training: LocalTraining, seed: int, engine: Engine = "auto"
@@ -55,8 +59,15 @@ class InProcess(Trainer):
         self._seed = seed
         _keep_freed_memory()
         self._stacked = is_to_be_stacked(self._model, clients[0], training, engine)
+        device = clients[0].x.device
+        self._replayed = engine == "auto" and not self._stacked and why_not_replayable(training, device) is None
+        self._places: list[Place] = []  # made when they are needed
 
     def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+        if self._replayed:
+            work = [(index, self._clients[index], self._rng(number, index)) for index in clients]
+            yield from side_by_side(self._places_for(len(clients)), start, work)
+            return
         if not self._stacked:
             for index in clients:
                 yield index, train(self._model, start, self._clients[index], self._training, self._rng(number, index))
@@ -72,6 +83,13 @@ class InProcess(Trainer):
 
     def close(self) -> None:
         pass
+
+    def _places_for(self, clients: int) -> list[Place]:
+        most = _PARAMETERS_SIDE_BY_SIDE // max(1, sum(p.numel() for p in self._model.parameters()))
+        wanted = min(clients, _CLIENTS_SIDE_BY_SIDE, max(1, most))
+        while len(self._places) < wanted:
+            self._places.append(Place(self._model, self._training, CudaLane(self._clients[0].x.device)))
+        return self._places[:wanted]
 
     def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Clients with equally many steps, evenly in groups; those with earlier clients first."""

@@ -166,7 +166,7 @@ def test_whitening_is_the_inverse_covariance() -> None:
         [a.take(slice(0, 10)) for a in layers], [a.take(slice(10, None)) for a in layers], [change]
     )
     whole = torch.cat([torch.einsum("no,ni->noi", a.signals, a.inputs).flatten(1) for a in layers], 1)
-    moved = -torch.cat([a.name.matrix(change).flatten() for a in layers])
+    moved = -torch.cat([a.matrix(change).flatten() for a in layers])
     own, aux = whole[:10] - whole[10:].mean(0), whole[10:] - whole[10:].mean(0)
     ridge = 0.1 * aux.square().sum(1).mean()
     inverse = torch.linalg.inv(aux.T @ aux + ridge * torch.eye(whole.shape[1])) * ridge

@@ -82,11 +82,11 @@ def _exact(observed: Observed, question: Question) -> Statistic | None:
     table = torch.zeros(tested, len(senders), dtype=torch.double)
     if layer.raw:
         for column, sender in enumerate(senders):
-            squares = [square_of(layer.name.matrix(s.changes[sender])) for s in observed.rounds if sender in s.changes]
+            squares = [square_of(layer.matrix(s.changes[sender])) for s in observed.rounds if sender in s.changes]
             found = leading_directions(torch.stack(squares).sum(0), said[column])
             if found is not None:
                 gaps.append(found.gap)
-                table[:, column] = nearness(found, layer.inputs[:tested])
+                table[:, column] = nearness(found, layer.inputs[:tested]).cpu()
     else:
         seen_by = torch.zeros(len(senders), dtype=torch.double)
         for place, seen in enumerate(observed.rounds):
@@ -94,10 +94,10 @@ def _exact(observed: Observed, question: Question) -> Statistic | None:
             for column, sender in enumerate(senders):
                 if sender not in seen.changes:
                     continue
-                found = leading_directions(square_of(layer.name.matrix(seen.changes[sender])), said[column])
+                found = leading_directions(square_of(layer.matrix(seen.changes[sender])), said[column])
                 if found is not None:
                     gaps.append(found.gap)
-                    table[:, column] += nearness(found, inputs)
+                    table[:, column] += nearness(found, inputs).cpu()
                     seen_by[column] += 1
         table /= seen_by.clamp_min(1)
     if not gaps:
@@ -128,7 +128,7 @@ def _soft(observed: Observed, question: Question) -> Statistic | None:
             whitened = layer.inputs[:tested] @ white
         for column, sender in enumerate(senders):
             if sender in seen.changes:
-                total[:, column] += share_within(like.name.matrix(seen.changes[sender]), white, whitened)
+                total[:, column] += share_within(like.matrix(seen.changes[sender]), white, whitened).cpu()
                 seen_by[column] += 1
     table = without_others(total / seen_by.clamp_min(1))
     return question.split("soft span", table, f"whitened rows of {like.name.weight}")
@@ -152,7 +152,7 @@ def _gradient(observed: Observed, question: Question) -> Statistic | None:
             [layer.take(slice(0, tested)) for layer in layers],
             [layer.take(slice(tested, None)) for layer in layers],
             changes,
-        )
+        ).cpu()
         norms = found[known].square().mean(0).sqrt().clamp_min(1e-300)
         found = without_labels(without_others(found / norms), labels, known)
         total[:, columns] += found / found[known].std(0).clamp_min(1e-12)
