@@ -21,7 +21,7 @@ from measured import figures, foretold_and_measured
 AXES = {
     "clients": (20, 100, 500),
     "rounds": (4, 16, 64),
-    "parameters": (20_000, 100_000, 500_000),
+    "parameters": (20_000, 100_000, 500_000, 5_000_000),
     "classes": (10, 40, 160),
 }
 INPUTS, SAMPLES = 64, 16  # of one sample; of one client

@@ -52,13 +52,20 @@ class RecordsAtLayer:
         """(records, others) inner products of gradients."""
         return (self.inputs @ others.inputs.T) * (self.signals @ others.signals.T)
 
-    def take(self, rows: slice) -> RecordsAtLayer:
-        return RecordsAtLayer(self.name, self.inputs[rows], self.signals[rows], self.raw)
 
+def records_at_layers(
+    model: nn.Module, x: Tensor, y: Tensor, *, signals: bool = True, widest: int | None = None
+) -> list[RecordsAtLayer]:
+    """Every linear layer that sees one vector per record, in the model's order; without `signals` these are empty.
 
-def records_at_layers(model: nn.Module, x: Tensor, y: Tensor, *, signals: bool = True) -> list[RecordsAtLayer]:
-    """Every linear layer that sees one vector per record, in the model's order; without `signals` these are empty."""
-    layers = {module: _name(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    Layers of more than `widest` inputs, their constant one included, are left out.
+    """
+    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    layers = {
+        module: _name(name, module)
+        for name, module in linear
+        if widest is None or module.in_features + (module.bias is not None) <= widest
+    }
     x, y = (part.to(next(model.parameters()).device) for part in (x, y))
     parts = [
         _captured(model, list(layers), some, labels, signals)
