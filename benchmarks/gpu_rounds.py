@@ -147,7 +147,7 @@ def measure(name: str, rounds: int, places: list[int]) -> dict[str, Any]:
         if why_not_stackable(work.model(), probe, LocalTraining()) is None:
             turns["stacked"] = ours(work, "stacked")
         turns["ours, recorded"] = ours(work, "auto", FolderRecorder(Path(folder) / "trace", {}))
-        turns |= {f"{many} side by side": ours(work, "auto", places=many) for many in places}
+        turns |= {f"{many} side by side": ours(work, "replayed", places=many) for many in places}
         turns["plain, TF32"] = plain(work, True)
         first = {way: seconds_of(round_) for way, round_ in turns.items()}  # graphs are recorded here
         for round_ in turns.values():

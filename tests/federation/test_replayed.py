@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
-from spine import CLASSES, blobs, network, ragged_clients
+from spine import CLASSES, blobs, federation, network, ragged_clients
 from test_federation_engines import TRAININGS, Odd
 from torch import Tensor, nn
 
+from fedspill.errors import UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of, train
 from fedspill.federation.replayed import LAUNCHED_FIRST, MOST_GRAPHS, Lane, Place, side_by_side, why_not_replayable
@@ -122,6 +123,9 @@ def test_gradients_defended_steps_and_cpus_are_not_replayed() -> None:
     assert why_not_replayable(LocalTraining(), gpu) is None
     assert "GPU" in str(why_not_replayable(LocalTraining(), torch.device("cpu")))
     assert "fedsgd" in str(why_not_replayable(LocalTraining(algorithm="fedsgd"), gpu))
+    for workers in (1, 2):
+        with pytest.raises(UsageError, match="recorded on a GPU"):
+            federation(engine="replayed", workers=workers)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

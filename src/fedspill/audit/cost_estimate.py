@@ -20,6 +20,7 @@ from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.federation.local import train
+from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
 from fedspill.seeds import generator
 
 
@@ -222,6 +223,8 @@ def _calibrated(deployment: Deployment) -> _Calibration:
             torch.cuda.synchronize(device)
         took.append(clock() - began)
     reserved = torch.cuda.max_memory_reserved(device) if on_gpu else 0
+    if is_to_be_replayed(training, device, "auto"):
+        reserved *= clients_side_by_side(model, len(deployment.shares.clients))
     return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), reserved)
 
 

@@ -23,7 +23,7 @@ from fedspill.federation.stacked import is_stackable, train_stacked, why_not_sta
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining, Tensors
 
-Engine: TypeAlias = Literal["auto", "loop", "stacked"]
+Engine: TypeAlias = Literal["auto", "loop", "stacked", "replayed"]
 
 # Clients stacked at a time: more do not run faster, and beyond some 6 MB of parameters memory decides
 # (benchmarks/stacking.py).
@@ -59,8 +59,7 @@ class InProcess(Trainer):
         self._seed = seed
         _keep_freed_memory()
         self._stacked = is_to_be_stacked(self._model, clients[0], training, engine)
-        device = clients[0].x.device
-        self._replayed = engine == "auto" and not self._stacked and why_not_replayable(training, device) is None
+        self._replayed = not self._stacked and is_to_be_replayed(training, clients[0].x.device, engine)
         self._places: list[Place] = []  # made when they are needed
 
     def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
@@ -85,8 +84,7 @@ class InProcess(Trainer):
         pass
 
     def _places_for(self, clients: int) -> list[Place]:
-        most = _PARAMETERS_SIDE_BY_SIDE // max(1, sum(p.numel() for p in self._model.parameters()))
-        wanted = min(clients, _CLIENTS_SIDE_BY_SIDE, max(1, most))
+        wanted = clients_side_by_side(self._model, clients)
         while len(self._places) < wanted:
             self._places.append(Place(self._model, self._training, CudaLane(self._clients[0].x.device)))
         return self._places[:wanted]
@@ -131,6 +129,20 @@ def is_to_be_stacked(model: nn.Module, examples: Examples, training: LocalTraini
     return engine == "stacked" or (engine == "auto" and is_stackable(model, examples, training))
 
 
+def is_to_be_replayed(training: LocalTraining, device: torch.device, engine: Engine) -> bool:
+    """What the engine's name means there, of a model that is not stacked."""
+    reason = why_not_replayable(training, device)
+    if engine == "replayed" and reason is not None:
+        raise UsageError(f"The clients' steps cannot be replayed: {reason}.", remedy="Use engine 'auto' or 'loop'.")
+    return engine in ("auto", "replayed") and reason is None
+
+
+def clients_side_by_side(model: nn.Module, clients: int) -> int:
+    """How many of a round's clients are replayed at a time."""
+    most = _PARAMETERS_SIDE_BY_SIDE // max(1, sum(p.numel() for p in model.parameters()))
+    return min(clients, _CLIENTS_SIDE_BY_SIDE, max(1, most))
+
+
 def training_rng(seed: int, number: int, index: int) -> torch.Generator:
     """The generator of one client's local training in one round."""
     return generator(seed, "local training", number, index)
@@ -152,6 +164,7 @@ class InWorkers(Trainer):
         self._workers = workers
         # Decided here, so that a refusal is raised to the caller and not in the worker processes.
         decided: Engine = "stacked" if is_to_be_stacked(copy.deepcopy(model), clients[0], training, engine) else "loop"
+        is_to_be_replayed(training, clients[0].x.device, engine)
         arguments = (model, list(clients), training, seed, decided)
         self._pool = ProcessPoolExecutor(
             workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=arguments
