@@ -1,8 +1,8 @@
-"""Replayed training: clients side by side on a GPU, each local step recorded once as a CUDA graph and then replayed.
+"""Replayed training: clients side by side on a GPU, their local steps recorded once as CUDA graphs and then replayed.
 
 Launched one by one, the kernels of a small step take less time than their launches, and one client's step does not fill
-a GPU. So a few clients train at a time, each in a place of its own with its own copy of the model and its own stream.
-While the server looks at what one of them sent, the others go on.
+a GPU. So a few clients train at a time, each in a place of its own with its own copy of the model and its own stream,
+and several steps are replayed at once. While the server looks at what one of them sent, the others go on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import groupby
 from typing import final
 
 import torch
@@ -24,7 +26,8 @@ from fedspill.placement import sent_to
 from fedspill.training import LocalTraining, Tensors
 
 LAUNCHED_FIRST = 2  # steps of a size that are launched before it is recorded: libraries initialise themselves in them
-MOST_GRAPHS = 4  # sizes of step that are recorded; of clients with many sizes of data the odd last ones are launched
+BLOCKS = (8, 4, 2, 1)  # steps that are replayed at once; more would save little, and recording takes its time
+MOST_GRAPHS = 8  # that are recorded; of clients with many sizes of data the odd last steps are launched
 
 
 class Lane(ABC):
@@ -96,7 +99,7 @@ class Place:
             if "capturable" in group and next(iter(self._state.values())).is_cuda:
                 group["capturable"] = True
         self._met: Counter[int] = Counter()  # sizes of steps
-        self._graphs: dict[int, tuple[Examples, Callable[[], None]]] = {}
+        self._graphs: dict[tuple[int, int], tuple[Examples, Callable[[], None]]] = {}  # of so many steps of that size
         self._may_record = True
 
     def launch(self, start: Tensors, examples: Examples, rng: torch.Generator) -> Tensors:
@@ -108,8 +111,7 @@ class Place:
             self._begin(start)
             seed_dropout(rng.initial_seed(), examples.x.device)
             rows = sent_to(torch.cat(batches), examples.x.device)
-            for batch in torch.split(rows, [len(batch) for batch in batches]):
-                self._step(examples, batch)
+            self._train(examples, rows, [len(batch) for batch in batches])
             with torch.no_grad():
                 torch._foreach_copy_(list(change.values()), [self._state[name] for name in change])
                 torch._foreach_sub_(list(change.values()), [start[name] for name in change])
@@ -128,36 +130,64 @@ class Place:
         if used:
             torch._foreach_zero_(used)
 
-    def _step(self, examples: Examples, rows: Tensor) -> None:
-        size = len(rows)
-        if size not in self._graphs and self._met[size] >= LAUNCHED_FIRST and self._may_record:
-            self._record(examples, size)
-        if size in self._graphs:
-            batch, replay = self._graphs[size]
-            torch.index_select(examples.x, 0, rows, out=batch.x)
-            torch.index_select(examples.y, 0, rows, out=batch.y)
-            replay()
-            return
+    def _train(self, examples: Examples, rows: Tensor, sizes: Sequence[int]) -> None:
+        """All local steps; `rows` are the samples of one after the other."""
+        first = 0
+        for size, steps in runs(sizes):
+            while steps:
+                many = self._replay(examples, rows, first, size, steps) or self._launch(examples, rows, first, size)
+                first += many * size
+                steps -= many
+
+    def _replay(self, examples: Examples, rows: Tensor, first: int, size: int, steps: int) -> int:
+        """As many of these equal steps as a graph has; how many that are."""
+        many = next(block for block in BLOCKS if block <= steps)
+        if (size, many) not in self._graphs:
+            if self._met[size] < LAUNCHED_FIRST or not self._may_record or len(self._graphs) == MOST_GRAPHS:
+                return 0
+            self._record(examples, size, many)
+            if not self._may_record:
+                return 0
+        batch, replay = self._graphs[size, many]
+        chosen = rows[first : first + many * size]
+        torch.index_select(examples.x, 0, chosen, out=batch.x)
+        torch.index_select(examples.y, 0, chosen, out=batch.y)
+        replay()
+        return many
+
+    def _launch(self, examples: Examples, rows: Tensor, first: int, size: int) -> int:
+        """One step, kernel by kernel."""
         self._met[size] += 1
         before = self._lane.random_state() if self._may_record else None
-        self._descend(examples.take(rows))
+        self._descend(examples.take(rows[first : first + size]))
         after = self._lane.random_state() if self._may_record else None
         if before is not None and after is not None and not torch.equal(before, after):
             self._may_record = False  # graphs on several streams would draw from one place of the generator
+        return 1
 
-    def _record(self, examples: Examples, size: int) -> None:
-        x = examples.x.new_empty((size, *examples.x.shape[1:]))
-        batch = Examples(x, examples.y.new_empty(size), None, examples.vocabulary, examples.schema)
-        replay = self._lane.recorded(lambda: self._descend(batch))
+    def _record(self, examples: Examples, size: int, many: int) -> None:
+        x = examples.x.new_empty((many * size, *examples.x.shape[1:]))
+        batch = Examples(x, examples.y.new_empty(many * size), None, examples.vocabulary, examples.schema)
+
+        def work() -> None:
+            for x, y in zip(torch.split(batch.x, size), torch.split(batch.y, size), strict=True):
+                self._descend(replace(batch, x=x, y=y))
+
+        replay = self._lane.recorded(work)
         self._optimizer.zero_grad()  # these gradients lie in the graph's memory
+        self._may_record = replay is not None
         if replay is not None:
-            self._graphs[size] = (batch, replay)
-        self._may_record = replay is not None and len(self._graphs) < MOST_GRAPHS
+            self._graphs[size, many] = (batch, replay)
 
     def _descend(self, batch: Examples) -> None:
         self._optimizer.zero_grad()
         self._training.fill_gradients(self._model, batch, torch.default_generator)
         self._optimizer.step()
+
+
+def runs(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Each size with how many times it comes in a row."""
+    return [(size, len(list(same))) for size, same in groupby(sizes)]
 
 
 def side_by_side(
