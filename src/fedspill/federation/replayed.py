@@ -11,7 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import final
@@ -107,9 +107,12 @@ class Place:
         batches = self._training.batches(len(examples), rng)
         # Made outside of the lane, where it will be used and freed.
         change = {name: torch.empty_like(self._state[name]) for name in self._floats}
-        with self._lane.entered(), torch.random.fork_rng(devices=[]):
+        # What is recorded draws no random numbers, and seeds take as long as a small step.
+        kept = nullcontext() if self._graphs else torch.random.fork_rng(devices=[])
+        with self._lane.entered(), kept:
             self._begin(start)
-            seed_dropout(rng.initial_seed(), examples.x.device)
+            if not self._graphs:
+                seed_dropout(rng.initial_seed(), examples.x.device)
             rows = sent_to(torch.cat(batches), examples.x.device)
             self._train(examples, rows, [len(batch) for batch in batches])
             with torch.no_grad():

@@ -31,7 +31,7 @@ _CLIENTS_AT_ONCE = 32
 _PARAMETERS_AT_ONCE = 1_500_000
 # Clients replayed at a time on a GPU, and the parameters of all their models together (benchmarks/gpu_rounds.py).
 _CLIENTS_SIDE_BY_SIDE = 4
-_PARAMETERS_SIDE_BY_SIDE = 400_000_000
+_PARAMETERS_SIDE_BY_SIDE = 100_000_000
 
 
 class Trainer(ABC):
