@@ -35,9 +35,13 @@ def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
+def on_gpu(tensors: Mapping[str, Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors.values())
+
+
 def brought_back(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies on the CPU. From a GPU in one piece for each type of number: every transfer is waited for by itself."""
-    if not any(tensor.is_cuda for tensor in tensors.values()):
+    if not on_gpu(tensors):
         return {name: tensor.to(CPU, copy=True) for name, tensor in tensors.items()}
     return in_one_piece(tensors, CPU)
 

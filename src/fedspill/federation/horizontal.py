@@ -22,6 +22,7 @@ from fedspill.federation.weighted_sum import RunningMean
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
 from fedspill.placement import CPU, in_one_piece
 from fedspill.seeds import generator
+from fedspill.tensor_file import is_large
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
 from fedspill.training import LocalTraining, Tensors, trained
 
@@ -161,9 +162,10 @@ class Horizontal:
         return RoundResult(number, tuple(replies), tuple(events))
 
     def _record(self, messages: Sequence[Message]) -> None:
-        """What clients sent, as far as a recording can hold it; from a GPU it is brought over in one piece."""
+        """What clients sent, as far as a recording can hold it; small messages are brought from a GPU in one piece."""
         sound = [message for message in messages if is_recordable(message.tensors)]
-        if len(sound) > 1 and not isinstance(self.recorder, NoRecorder):
+        small = not any(is_large(message.tensors) for message in sound)
+        if len(sound) > 1 and small and not isinstance(self.recorder, NoRecorder):
             both = {
                 f"{place}/{name}": tensor
                 for place, message in enumerate(sound)
