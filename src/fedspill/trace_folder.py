@@ -17,7 +17,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -49,6 +49,7 @@ FORMAT = "fedspill-trace"
 VERSION = 2
 READABLE = (1, 2)  # in version 1 all messages of a round lie in one file
 PACK_BYTES = 64 << 20  # of small messages that wait for their round to end (convention)
+WRITERS = 4  # large messages from a GPU that are written at a time, and held in memory (convention)
 PACK_TENSORS = 20_000  # the same; a file may have 100,000, and its header must be read whole
 
 
@@ -195,24 +196,29 @@ class FolderRecorder(Recorder):
 
 
 class _BackgroundWriter:
-    """Writes in a thread, which ends with each round: processes that are copied later must not have one."""
+    """Writes in a few threads, which end with each round: processes that are copied later must not have any.
+
+    A thread hashes, or waits until a disk has it all, which others need not wait for.
+    """
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._begun: list[Future[dict[str, str]]] = []
 
     def begin(self, write: Callable[[], dict[str, str]]) -> Future[dict[str, str]]:
-        """Waits while two messages are on their way: memory must not fill with what a disk is too slow for."""
-        self._thread = self._thread or ThreadPoolExecutor(1)
-        wait(self._begun[:-1])
-        self._begun = [*self._begun[-1:], self._thread.submit(write)]
+        """Waits while WRITERS messages are on their way: memory must not fill with what a disk is too slow for."""
+        self._threads = self._threads or ThreadPoolExecutor(WRITERS)
+        if len(self._begun) == WRITERS:
+            wait(self._begun, return_when=FIRST_COMPLETED)
+        self._begun = [begun for begun in self._begun if not begun.done()]
+        self._begun.append(self._threads.submit(write))
         return self._begun[-1]
 
     def finish(self) -> None:
         """Whatever has begun is written, or has failed; who asks for the result is told."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-        self._thread, self._begun = None, []
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+        self._threads, self._begun = None, []
 
 
 @dataclass(frozen=True, eq=False)
