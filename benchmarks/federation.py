@@ -1,4 +1,4 @@
-"""CPU seconds per round of a federation: ours against a plain loop, pfl and Flower's simulation, in one run.
+"""CPU seconds per round of a federation: ours against a plain loop, pfl, FedJAX and Flower's simulation, in one run.
 
     python benchmarks/federation.py [--quick] [--only mlp lr cnn] [--peers PYTHON] [--json FILE]
 
@@ -35,6 +35,7 @@ from fedspill.training import LocalTraining
 HERE = Path(__file__).resolve().parent
 PEERS = {
     "pfl": ["peer_pfl.py"],
+    "fedjax": ["peer_fedjax.py"],
     "flower": ["-c", "import peer_flower; peer_flower.main()"],  # importable, so that actors do not get it pickled
 }
 # (workload, numerator, denominator, "at least" or "at most", bar)
@@ -43,7 +44,10 @@ BARS = [
     ("cnn", "ours", "plain", "at most", 1.05),
     ("mlp", "pfl", "ours", "at least", 2.0),
     ("lr", "pfl", "ours", "at least", 2.0),
+    ("mlp", "fedjax", "ours", "at least", 1.0),
+    ("lr", "fedjax", "ours", "at least", 1.0),
     ("mlp", "flower", "ours", "at least", 10.0),
+    ("lr", "flower", "ours", "at least", 10.0),
 ]
 Seconds = dict[str, list[float]]
 
@@ -107,6 +111,8 @@ def peer(name: str, python: Path, kind: str, rounds: int) -> list[float]:
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "PYTHONPATH": str(HERE),
             "OMP_NUM_THREADS": "1",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
             "PEER_WORKLOAD": kind,
             "PEER_ROUNDS": str(rounds),
         }
@@ -140,7 +146,7 @@ def missing(name: str, python: Path) -> str | None:
     """Why a peer cannot run, or None."""
     if not python.exists():
         return f"no {python}: run benchmarks/peers.sh"
-    module = {"pfl": "pfl", "flower": "flwr.simulation, ray"}[name]
+    module = {"pfl": "pfl", "fedjax": "fedjax", "flower": "flwr.simulation, ray"}[name]
     tried = subprocess.run([str(python), "-c", f"import torch, {module}"], capture_output=True, text=True)
     return tried.stderr.strip().splitlines()[-1] if tried.returncode else None
 

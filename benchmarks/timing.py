@@ -9,7 +9,10 @@ import numpy as np
 
 
 def interleaved(
-    functions: Mapping[str, Callable[[], object]], repeats: int, calls: Mapping[str, int] | None = None
+    functions: Mapping[str, Callable[[], object]],
+    repeats: int,
+    calls: Mapping[str, int] | None = None,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, list[float]]:
     """CPU seconds of each function, `repeats` times in turn after one warm-up; short ones are called several times."""
     calls = calls or {}
@@ -17,11 +20,11 @@ def interleaved(
     for turn in range(repeats + 1):
         for name, function in functions.items():
             many = calls.get(name, 1)
-            start = time.process_time()
+            start = clock()
             for _ in range(many):
                 function()
             if turn:
-                seconds[name].append((time.process_time() - start) / many)
+                seconds[name].append((clock() - start) / many)
     return seconds
 
 

@@ -30,6 +30,35 @@ def moved(value: Any, device: str) -> Any:
     return value
 
 
+def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on that device; nobody waits for it to get there."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def on_gpu(tensors: Mapping[str, Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors.values())
+
+
+def brought_back(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU. From a GPU in one piece for each type of number: every transfer is waited for by itself."""
+    if not on_gpu(tensors):
+        return {name: tensor.to(CPU, copy=True) for name, tensor in tensors.items()}
+    return in_one_piece(tensors, CPU)
+
+
+def in_one_piece(tensors: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
+    """The tensors on another device, by one transfer for each type of number."""
+    kinds: dict[torch.dtype, list[str]] = {}
+    for name, tensor in tensors.items():
+        kinds.setdefault(tensor.dtype, []).append(name)
+    there: dict[str, Tensor] = {}
+    for names in kinds.values():
+        pieces = torch.cat([tensors[name].detach().flatten() for name in names]).to(device)
+        parts = torch.split(pieces, [tensors[name].numel() for name in names])
+        there |= {name: part.view(tensors[name].shape) for name, part in zip(names, parts, strict=True)}
+    return {name: there[name] for name in tensors}
+
+
 def use_full_precision() -> None:
     """No TF32: rounded to ten bits, the gradients of a client's convolutions cost CAFE 27 dB."""
     torch.backends.cuda.matmul.allow_tf32 = False

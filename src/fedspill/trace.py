@@ -13,7 +13,7 @@ from torch import Tensor, stack
 
 from fedspill.errors import NotKnown, NotVisible
 from fedspill.messages import Kind, Message
-from fedspill.placement import CPU
+from fedspill.placement import CPU, brought_back
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.tensor_file import TensorFile, is_large
 from fedspill.threat import KNOWLEDGE, ThreatModel
@@ -80,11 +80,7 @@ class Keep:
     def cut(self, message: Message) -> Message:
         """A copy of the message with the wanted tensors only; that of a large one lies in a file."""
         wanted = self.wanted(message)
-        tensors: Mapping[str, Tensor]
-        if is_large(wanted):
-            tensors = TensorFile.holding(wanted)
-        else:
-            tensors = {name: tensor.to("cpu", copy=True) for name, tensor in wanted.items()}
+        tensors: Mapping[str, Tensor] = TensorFile.holding(wanted) if is_large(wanted) else brought_back(wanted)
         return Message(message.round, message.sender, message.receiver, message.kind, tensors, dict(message.info))
 
 

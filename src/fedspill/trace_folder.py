@@ -16,8 +16,10 @@ import hashlib
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, final
@@ -39,6 +41,7 @@ from fedspill.files import (
     write_tensors,
 )
 from fedspill.messages import KINDS, Kind, Message
+from fedspill.placement import brought_back, on_gpu
 from fedspill.tensor_file import TensorFile, bytes_of, is_large
 from fedspill.trace import KEEP_ALL, Event, Keep, Origin, Recorder, Trace, Truth
 
@@ -46,6 +49,7 @@ FORMAT = "fedspill-trace"
 VERSION = 2
 READABLE = (1, 2)  # in version 1 all messages of a round lie in one file
 PACK_BYTES = 64 << 20  # of small messages that wait for their round to end (convention)
+WRITERS = 4  # large messages from a GPU that are written at a time, and held in memory (convention)
 PACK_TENSORS = 20_000  # the same; a file may have 100,000, and its header must be read whole
 
 
@@ -70,6 +74,7 @@ class FolderRecorder(Recorder):
         self._facts: dict[tuple[Origin, str], Tensor] = {}
         self._events: list[Event] = []
         self._why_dropped: FedspillError | None = None  # the round
+        self._background = _BackgroundWriter()
         self._check = ""
         self._rounds = 0
         write_bytes(
@@ -96,7 +101,11 @@ class FolderRecorder(Recorder):
             return _Said(self._keep.cut(message), list(wanted))
         self._refuse_full_disk(bytes_of(wanted))
         name = Path("rounds") / f"{message.round:06d}" / f"{len(self._said):06d}.safetensors"
-        return _Said(replace(message, tensors={}), list(wanted), self._write(name, wanted))
+        kept = replace(message, tensors={})
+        if not on_gpu(wanted):
+            return _Said(kept, list(wanted), self._write(name, wanted))
+        # The copy is ours alone, so it can be written while the GPU goes on.
+        return _Said(kept, list(wanted), self._background.begin(partial(self._write, name, brought_back(wanted))))
 
     def _pack(self, number: int) -> None:
         """Writes what waits into a file of several messages."""
@@ -127,6 +136,7 @@ class FolderRecorder(Recorder):
                 raise self._why_dropped
             self._end_round(number)
         except FedspillError:
+            self._background.finish()
             shutil.rmtree(self._folder / "rounds" / f"{number:06d}", ignore_errors=True)
             raise
         finally:
@@ -136,6 +146,7 @@ class FolderRecorder(Recorder):
     def _end_round(self, number: int) -> None:
         if self._said or self._events:
             self._refuse_full_disk(self._waiting_bytes)
+            self._background.finish()
             line: dict[str, Any] = {"type": "round", "round": number}
             line["messages"] = [said.as_json() for said in self._said]
             line["events"] = [{"party": event.party, "what": event.what} for event in self._events]
@@ -184,18 +195,44 @@ class FolderRecorder(Recorder):
             )
 
 
+class _BackgroundWriter:
+    """Writes in a few threads, which end with each round: processes that are copied later must not have any.
+
+    A thread hashes, or waits until a disk has it all, which others need not wait for.
+    """
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._begun: list[Future[dict[str, str]]] = []
+
+    def begin(self, write: Callable[[], dict[str, str]]) -> Future[dict[str, str]]:
+        """Waits while WRITERS messages are on their way: memory must not fill with what a disk is too slow for."""
+        self._threads = self._threads or ThreadPoolExecutor(WRITERS)
+        if len(self._begun) == WRITERS:
+            wait(self._begun, return_when=FIRST_COMPLETED)
+        self._begun = [begun for begun in self._begun if not begun.done()]
+        self._begun.append(self._threads.submit(write))
+        return self._begun[-1]
+
+    def finish(self) -> None:
+        """Whatever has begun is written, or has failed; who asks for the result is told."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+        self._threads, self._begun = None, []
+
+
 @dataclass(frozen=True, eq=False)
 class _Said:
     """A message of the round that is being recorded; without its tensors where these lie in a file already."""
 
     message: Message
     tensors: list[str]
-    file: dict[str, str] | None = None  # of its own
+    file: dict[str, str] | Future[dict[str, str]] | None = None  # of its own, or on its way there
     pack: dict[str, str] | None = None  # that it shares with others
 
     def as_json(self) -> dict[str, Any]:
         message = self.message
-        files = {"file": self.file, "pack": self.pack}
+        files = {"file": self.file.result() if isinstance(self.file, Future) else self.file, "pack": self.pack}
         own = {name: file for name, file in files.items() if file is not None}
         return {
             "sender": message.sender,

@@ -3,12 +3,16 @@
 import json
 import shutil
 import stat
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from spine import federation, network, protocol_of, ragged_clients, recorded
+from torch import Tensor
 
+from fedspill import trace_folder
 from fedspill.errors import NotWritten, TraceRefused, UsageError
 from fedspill.federation.horizontal import Settings
 from fedspill.messages import Message
@@ -208,3 +212,42 @@ def test_something_else_is_not_a_trace(tmp_path: Path) -> None:
     ):
         with pytest.raises(TraceRefused, match=why):
             FolderTrace(tmp_path / name)
+
+
+def in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message is large and taken to lie on a GPU."""
+    monkeypatch.setattr("fedspill.trace_folder.is_large", lambda tensors: True)
+    monkeypatch.setattr("fedspill.trace_folder.on_gpu", lambda tensors: True)
+
+
+def test_what_is_written_in_the_background_is_what_was_said_and_no_thread_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_background(monkeypatch)
+    before = threading.active_count()
+    record(tmp_path / "t")
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    memory, _ = recorded()
+    assert flat(FolderTrace(tmp_path / "t")) == flat(memory)
+    assert len(list((tmp_path / "t" / "rounds").rglob("*/*.safetensors"))) == len(list(memory.messages()))
+
+
+def test_a_message_that_cannot_be_written_in_the_background_drops_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_background(monkeypatch)
+    write, before = trace_folder.write_tensors, threading.active_count()
+
+    def failing(path: Path, tensors: Mapping[str, Tensor]) -> str:
+        if path.name == "000003.safetensors" and path.parent.name == "000001":
+            raise NotWritten("The disk is full.")
+        return write(path, tensors)
+
+    monkeypatch.setattr("fedspill.trace_folder.write_tensors", failing)
+    with pytest.raises(NotWritten, match="full"):
+        record(tmp_path / "t")
+    assert threading.active_count() == before
+    assert not (tmp_path / "t" / "rounds" / "000001").exists()
+    monkeypatch.undo()
+    assert {m.round for m in FolderTrace(tmp_path / "t", partial=True).messages()} == {0}

@@ -509,3 +509,28 @@ def test_only_a_federation_that_came_to_its_end_finishes_its_recording() -> None
     with pytest.raises(RuntimeError, match="out of memory"):
         federation(recorder=recorder, tamper=tamper).run()
     assert not recorder.finished
+
+
+def test_updates_looked_at_together_are_judged_and_recorded_as_one_by_one() -> None:
+    """As on a GPU, where each look would wait for it."""
+
+    def tamper(index: int, message: Message) -> Message:
+        if index == 1:
+            return replace(message, tensors={name: t * torch.nan for name, t in message.tensors.items()})
+        if index == 2:
+            return replace(message, sender="client:0")
+        return replace(message, tensors={"other": torch.zeros(2)}) if index == 3 else message
+
+    traces, results = [], []
+    for together in (1, 3):
+        trace = MemoryTrace()
+        made = federation(ragged_clients((7, 13, 16, 9, 8)), tamper=tamper, recorder=trace)
+        made._looked_at_together = together
+        results.append(made.run())
+        traces.append(list(trace.messages()))
+    assert results[0] == results[1]
+    assert {event.party for event in results[0][0].events} == {"client:1", "client:2", "client:3"}
+    for one, other in zip(*traces, strict=True):
+        assert (one.round, one.sender, one.kind, one.info) == (other.round, other.sender, other.kind, other.info)
+        assert one.tensors.keys() == other.tensors.keys()
+        assert all(torch.equal(one.tensors[n], other.tensors[n]) or one.sender == "client:1" for n in one.tensors)

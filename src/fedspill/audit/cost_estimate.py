@@ -20,6 +20,8 @@ from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.federation.local import train
+from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
+from fedspill.observe.rehearsal_plan import MOST_MESSAGES
 from fedspill.seeds import generator
 
 
@@ -31,14 +33,15 @@ class AttackCost:
     per_message: float = 0.002
     control: float = 0.25
     per_parameter: float = 2e-8  # of each message
+    rehearses: bool = False  # messages one by one, up to MOST_MESSAGES; beyond, none of them
 
 
 # Seconds in the stores of audits of the default plan (40 messages recorded), single-gradients and bank_and_shop; how
 # they grow with parameters by benchmarks/growth.py. Attacks that rehearse train make-believe clients for each message.
 # Attacks that plant run a federation of their own, whatever is recorded.
 COSTS = {
-    "composition-by-counts": AttackCost(0.3, 0.095, 2.2, 8e-7),
-    "labels": AttackCost(0.3, 0.095, 0.6, 8e-7),
+    "composition-by-counts": AttackCost(0.3, 0.095, 2.2, 8e-7, rehearses=True),
+    "labels": AttackCost(0.3, 0.095, 0.6, 8e-7, rehearses=True),
     "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7),
     "inputs": AttackCost(0.1, 0.02, 0.4),
     "planted": AttackCost(1.4, 0.0, 0.6),
@@ -170,6 +173,8 @@ def _unit_seconds(pair: Pair, messages: float, parameters: int) -> float:
     cost = COSTS.get(pair.attack, OTHERS)
     if pair.facts.needed().does & MAY_BE_CAUGHT:  # it runs a federation of its own, one round for each record asked for
         return cost.once
+    if cost.rehearses and messages > MOST_MESSAGES:
+        cost = OTHERS
     return cost.once + messages * (cost.per_message + cost.per_parameter * parameters)
 
 
@@ -222,6 +227,8 @@ def _calibrated(deployment: Deployment) -> _Calibration:
             torch.cuda.synchronize(device)
         took.append(clock() - began)
     reserved = torch.cuda.max_memory_reserved(device) if on_gpu else 0
+    if is_to_be_replayed(training, device, "auto"):
+        reserved *= clients_side_by_side(model, len(deployment.shares.clients))
     return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), reserved)
 
 

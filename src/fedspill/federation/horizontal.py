@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -16,14 +17,17 @@ from fedspill.defense import ClientContext, Defense
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import load, state_of
 from fedspill.federation.trainers import Engine, InProcess, InWorkers, Trainer, training_rng
-from fedspill.federation.update_checks import envelope_fault, is_recordable, update_fault
+from fedspill.federation.update_checks import envelope_fault, is_recordable, update_faults
 from fedspill.federation.weighted_sum import RunningMean
 from fedspill.messages import AGGREGATOR, EVERYONE, SERVER, Message, client
+from fedspill.placement import CPU, in_one_piece
 from fedspill.seeds import generator
+from fedspill.tensor_file import is_large
 from fedspill.trace import Event, NoRecorder, Origin, Recorder
 from fedspill.training import LocalTraining, Tensors, trained
 
 Weighting: TypeAlias = Literal["examples", "uniform"]
+_MOST_AT_ONCE, _BYTES_AT_ONCE = 32, 256 << 20  # updates on a GPU that wait to be looked at (conventions)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,9 @@ class Horizontal:
             self._training = defense.local(self._training)
             self.clients = [self._with_data(defense, index, own) for index, own in enumerate(self.clients)]
         self._trainer = self._make_trainer()
+        # Facts are counted on the CPU: labels that lie on a GPU would be waited for, client by client.
+        self._facts_of = [examples if self.device == CPU else _labels_alone(examples) for examples in self.clients]
+        self._looked_at_together = 1 if self.device == CPU else _at_once(self.model)
         self._accepted: dict[int, Message] = {}  # the model each client last trained on
         self._memories: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # what each client's guards remember
 
@@ -132,17 +139,19 @@ class Horizontal:
         expected = self._expected(start)
         replies: dict[int, int] = {}  # of whom, and how many examples it says that it has
         mean = RunningMean(sum(self._share(self._examples(index)) for index in selected))
-        for index, message in self._replies(number, handed_out, selected, events):
-            honest = self._honest_envelope(number, index)
-            problem = envelope_fault(message, honest)
-            if problem is None and is_recordable(message.tensors):
-                self.recorder.say(message)
-            problem = problem or update_fault(message.tensors, expected)
-            if problem is None:
-                replies[index] = int(message.info["examples"])
-                mean.add(message.tensors, self._share(replies[index]), self._share(self._examples(index)))
-            else:
-                events.append(Event(number, client(index), f"left out: its {honest.kind} {problem}"))
+        coming = self._replies(number, handed_out, selected, events)
+        while group := list(islice(coming, self._looked_at_together)):
+            honest = [self._honest_envelope(number, index) for index, _ in group]
+            unbelieved = [envelope_fault(message, true) for (_, message), true in zip(group, honest, strict=True)]
+            self._record([message for (_, message), why in zip(group, unbelieved, strict=True) if why is None])
+            faults = update_faults([message.tensors for _, message in group], expected)
+            for (index, message), *problems, true in zip(group, unbelieved, faults, honest, strict=True):
+                problem = next(filter(None, problems), None)
+                if problem is None:
+                    replies[index] = int(message.info["examples"])
+                    mean.add(message.tensors, self._share(replies[index]), self._share(self._examples(index)))
+                else:
+                    events.append(Event(number, client(index), f"left out: its {true.kind} {problem}"))
         self._step(number, mean, list(replies.values()), events)
         if any(model is not own for model in handed_out.values()):
             load(self.model, start)  # the updates are changes of the planted model, not of the server's own
@@ -151,6 +160,24 @@ class Horizontal:
             self.recorder.note_event(event)
         self.recorder.end_round(number)
         return RoundResult(number, tuple(replies), tuple(events))
+
+    def _record(self, messages: Sequence[Message]) -> None:
+        """What clients sent, as far as a recording can hold it; small messages are brought from a GPU in one piece."""
+        sound = [message for message in messages if is_recordable(message.tensors)]
+        small = not any(is_large(message.tensors) for message in sound)
+        if len(sound) > 1 and small and not isinstance(self.recorder, NoRecorder):
+            both = {
+                f"{place}/{name}": tensor
+                for place, message in enumerate(sound)
+                for name, tensor in message.tensors.items()
+            }
+            here = in_one_piece(both, CPU)
+            sound = [
+                replace(message, tensors={name: here[f"{place}/{name}"] for name in message.tensors})
+                for place, message in enumerate(sound)
+            ]
+        for message in sound:
+            self.recorder.say(message)
 
     def _hand_out(self, own: Message, selected: Sequence[int]) -> dict[int, Message]:
         """The model that each client gets: one for all, unless a malicious server makes one for each."""
@@ -257,7 +284,7 @@ class Horizontal:
         rate = -self._training.lr * self.settings.server_lr if gradients else self.settings.server_lr
         state = state_of(self.model)
         moved = {name: state[name] + rate * tensor for name, tensor in total.items()}
-        if all(bool(torch.isfinite(tensor).all()) for tensor in moved.values()):
+        if bool(torch.stack([torch.isfinite(tensor).all() for tensor in moved.values()]).all()):
             load(self.model, {**state, **moved})
         else:
             events.append(Event(number, SERVER, "the sum of sound updates overflows; the model stays as it is"))
@@ -266,7 +293,7 @@ class Horizontal:
         if isinstance(self.recorder, NoRecorder):
             return
         facts = facts_of_round(
-            number, self.clients, self._training, self.seed, self.classes, selected, summed, self._own_samples
+            number, self._facts_of, self._training, self.seed, self.classes, selected, summed, self._own_samples
         )
         for (origin, name), value in facts.items():
             self.recorder.note_truth(origin, name, value)
@@ -275,6 +302,17 @@ class Horizontal:
         if self.workers > 1:
             return InWorkers(self.model, self.clients, self._training, self.seed, self.workers, self.engine)
         return InProcess(self.model, self.clients, self._training, self.seed, self.engine)
+
+
+def _at_once(model: nn.Module) -> int:
+    """How many updates on a GPU are looked at together: each look waits until the GPU is done with them."""
+    return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, sum(p.nbytes for p in model.parameters()))))
+
+
+def _labels_alone(examples: Examples) -> Examples:
+    """On the CPU, without the inputs."""
+    labels = examples.y.cpu()
+    return Examples(labels.new_empty(len(labels), 0), labels)
 
 
 def facts_of_round(
@@ -297,12 +335,12 @@ def facts_of_round(
         labels = clients[index].y
         used = training.used(len(labels), training_rng(seed, number, index))
         used = used if own is None else used[used < own[index]]
-        trained_on[index] = torch.bincount(labels[used.to(labels.device)], minlength=classes).cpu()
+        trained_on[index] = torch.bincount(labels[used], minlength=classes)
         facts[Origin(number, client(index)), "label_counts"] = trained_on[index]
         facts[Origin(number, client(index)), "used_samples"] = torch.stack([torch.full_like(used, index), used], 1)
     mine = [len(held) for held in clients] if own is None else own
     totals = torch.stack(
-        [torch.bincount(c.y[:many], minlength=classes).cpu() for c, many in zip(clients, mine, strict=True)]
+        [torch.bincount(c.y[:many], minlength=classes) for c, many in zip(clients, mine, strict=True)]
     ).sum(0)
     facts[Origin(number, SERVER), "label_totals"] = totals
     if summed:

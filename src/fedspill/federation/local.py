@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedspill.dataset import Examples
+from fedspill.placement import CPU, sent_to
 from fedspill.training import LocalTraining, Tensors, is_next_token, is_single, next_tokens
 
 
@@ -14,10 +15,8 @@ def train(
 ) -> Tensors:
     """Trains `model` in place from `start`; returns the change of every float tensor, or the gradient under FedSGD."""
     load(model, start)
-    model.train()
-    if training.batch_norm == "eval":
-        freeze_batch_norm(model)
-    batches = training.batches(len(examples), rng)
+    prepare(model, training)
+    batches = on_device(training.batches(len(examples), rng), examples.x.device)
     with torch.random.fork_rng(devices=[]):
         seed_dropout(rng.initial_seed(), examples.x.device)
         if training.algorithm == "fedsgd":
@@ -28,6 +27,20 @@ def train(
             training.fill_gradients(model, examples.take(batch), rng)
             optimizer.step()
     return change(model, start)
+
+
+def prepare(model: nn.Module, training: LocalTraining) -> None:
+    """Training mode, but for what the clients keep frozen."""
+    model.train()
+    if training.batch_norm == "eval":
+        freeze_batch_norm(model)
+
+
+def on_device(batches: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Where the samples are; indices that are not there are brought over, and waited for, at every step."""
+    if device.type == CPU:
+        return batches
+    return list(torch.split(sent_to(torch.cat(batches), device), [len(batch) for batch in batches]))
 
 
 def seed_dropout(seed: int, device: torch.device) -> None:
@@ -73,7 +86,7 @@ def accuracy(model: nn.Module, examples: Examples, batch: int = 512) -> float:
     """Share of examples classified right, or of next tokens predicted right, in evaluation mode."""
     model.eval()
     right = asked = 0
-    for indices in torch.split(torch.arange(len(examples)), batch):
+    for indices in torch.split(torch.arange(len(examples), device=examples.y.device), batch):
         part = examples.take(indices)
         logits, targets = model(part.x), part.y
         if is_next_token(logits):

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedspill.dataset import Examples
+from fedspill.federation.local import on_device
+from fedspill.placement import sent_to
 from fedspill.training import LocalTraining, Tensors, is_next_token, is_single, loss_of, trained
 
 MOST_PARAMETERS = 160_000
@@ -98,11 +100,12 @@ def _steps(clients: Sequence[Examples], batches: Sequence[Sequence[Tensor]]) -> 
         sizes = torch.tensor([[len(step) for step in steps] for steps in block])  # (clients, steps)
         longest = sizes.amax(0).tolist()
         indices = [torch.cat([_padded(step, b) for step, b in zip(steps, longest, strict=True)]) for steps in block]
+        indices = on_device(indices, clients[0].x.device)
         x = torch.stack([examples.x[index] for examples, index in zip(clients, indices, strict=True)])
         y = torch.stack([examples.y[index] for examples, index in zip(clients, indices, strict=True)])
         weight = [(torch.arange(b) < size[:, None]) / size[:, None] for b, size in zip(longest, sizes.T, strict=True)]
         for inputs, labels, w in zip(torch.split(x, longest, 1), torch.split(y, longest, 1), weight, strict=True):
-            yield inputs, labels, w.to(x.device)  # in float32, also beside inputs of whole numbers
+            yield inputs, labels, sent_to(w, x.device)  # in float32, also beside inputs of whole numbers
 
 
 def _padded(step: Tensor, length: int) -> Tensor:

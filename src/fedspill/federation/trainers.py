@@ -18,16 +18,20 @@ from torch import nn
 from fedspill.dataset import Examples
 from fedspill.errors import UnknownName, UsageError
 from fedspill.federation.local import train
+from fedspill.federation.replayed import CudaLane, Place, side_by_side, why_not_replayable
 from fedspill.federation.stacked import is_stackable, train_stacked, why_not_stackable
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining, Tensors
 
-Engine: TypeAlias = Literal["auto", "loop", "stacked"]
+Engine: TypeAlias = Literal["auto", "loop", "stacked", "replayed"]
 
 # Clients stacked at a time: more do not run faster, and beyond some 6 MB of parameters memory decides
 # (benchmarks/stacking.py).
 _CLIENTS_AT_ONCE = 32
 _PARAMETERS_AT_ONCE = 1_500_000
+# Clients replayed at a time on a GPU, and the parameters of all their models together (benchmarks/gpu_rounds.py).
+_CLIENTS_SIDE_BY_SIDE = 4
+_PARAMETERS_SIDE_BY_SIDE = 100_000_000
 
 
 class Trainer(ABC):
@@ -44,7 +48,7 @@ class Trainer(ABC):
 
 @final
 class InProcess(Trainer):
-    """One model, updated in place by one client after the other, or stacked for all where that is faster."""
+    """One model, updated in place by one client after the other; where that is faster, stacked for all or replayed."""
 
     def __init__(
         self, model: nn.Module, clients: Sequence[Examples], training: LocalTraining, seed: int, engine: Engine = "auto"
@@ -55,8 +59,14 @@ class InProcess(Trainer):
         self._seed = seed
         _keep_freed_memory()
         self._stacked = is_to_be_stacked(self._model, clients[0], training, engine)
+        self._replayed = not self._stacked and is_to_be_replayed(training, clients[0].x.device, engine)
+        self._places: list[Place] = []  # made when they are needed
 
     def train(self, start: Tensors, number: int, clients: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+        if self._replayed:
+            work = [(index, self._clients[index], self._rng(number, index)) for index in clients]
+            yield from side_by_side(self._places_for(len(clients)), start, work)
+            return
         if not self._stacked:
             for index in clients:
                 yield index, train(self._model, start, self._clients[index], self._training, self._rng(number, index))
@@ -72,6 +82,12 @@ class InProcess(Trainer):
 
     def close(self) -> None:
         pass
+
+    def _places_for(self, clients: int) -> list[Place]:
+        wanted = clients_side_by_side(self._model, clients)
+        while len(self._places) < wanted:
+            self._places.append(Place(self._model, self._training, CudaLane(self._clients[0].x.device)))
+        return self._places[:wanted]
 
     def _groups(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Clients with equally many steps, evenly in groups; those with earlier clients first."""
@@ -113,6 +129,20 @@ def is_to_be_stacked(model: nn.Module, examples: Examples, training: LocalTraini
     return engine == "stacked" or (engine == "auto" and is_stackable(model, examples, training))
 
 
+def is_to_be_replayed(training: LocalTraining, device: torch.device, engine: Engine) -> bool:
+    """What the engine's name means there, of a model that is not stacked."""
+    reason = why_not_replayable(training, device)
+    if engine == "replayed" and reason is not None:
+        raise UsageError(f"The clients' steps cannot be replayed: {reason}.", remedy="Use engine 'auto' or 'loop'.")
+    return engine in ("auto", "replayed") and reason is None
+
+
+def clients_side_by_side(model: nn.Module, clients: int) -> int:
+    """How many of a round's clients are replayed at a time."""
+    most = _PARAMETERS_SIDE_BY_SIDE // max(1, sum(p.numel() for p in model.parameters()))
+    return min(clients, _CLIENTS_SIDE_BY_SIDE, max(1, most))
+
+
 def training_rng(seed: int, number: int, index: int) -> torch.Generator:
     """The generator of one client's local training in one round."""
     return generator(seed, "local training", number, index)
@@ -134,6 +164,7 @@ class InWorkers(Trainer):
         self._workers = workers
         # Decided here, so that a refusal is raised to the caller and not in the worker processes.
         decided: Engine = "stacked" if is_to_be_stacked(copy.deepcopy(model), clients[0], training, engine) else "loop"
+        is_to_be_replayed(training, clients[0].x.device, engine)
         arguments = (model, list(clients), training, seed, decided)
         self._pool = ProcessPoolExecutor(
             workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=arguments

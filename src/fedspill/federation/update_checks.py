@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -39,6 +39,20 @@ def is_recordable(tensors: Mapping[str, object]) -> bool:
 
 def update_fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
     """Why an update must be left out of the sum, or None. Shapes must be equal, not merely broadcastable."""
+    return update_faults([tensors], expected)[0]
+
+
+def update_faults(updates: Sequence[Mapping[str, object]], expected: Mapping[str, Tensor]) -> list[str | None]:
+    """The same of several updates, whose values are looked at together: a GPU is waited for once."""
+    faults = [_shape_fault(tensors, expected) for tensors in updates]
+    sound = [place for place, fault in enumerate(faults) if fault is None]
+    values = [{name: t for name, t in updates[place].items() if isinstance(t, Tensor)} for place in sound]
+    for place, fault in zip(sound, _value_faults(values), strict=True):
+        faults[place] = fault
+    return faults
+
+
+def _shape_fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) -> str | None:
     if not tensors:
         return "is empty"
     for name in expected:
@@ -54,7 +68,7 @@ def update_fault(tensors: Mapping[str, object], expected: Mapping[str, Tensor]) 
             return f"has shape {tuple(tensor.shape)} at {name!r}, expected {tuple(expected[name].shape)}"
         if tensor.dtype != expected[name].dtype:
             return f"has type {tensor.dtype} at {name!r}, expected {expected[name].dtype}"
-    return _value_fault({name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
+    return None
 
 
 def _is_plain(tensor: object) -> bool:
@@ -78,12 +92,18 @@ def _quoted(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _value_fault(tensors: Tensors) -> str | None:
+def _value_faults(updates: Sequence[Tensors]) -> list[str | None]:
     """One norm per tensor finds NaN, infinities and values whose squares overflow in a single pass."""
-    tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}  # counters are whole
+    # Counters are whole numbers and always sound.
+    floats = [{name: tensor for name, tensor in each.items() if tensor.is_floating_point()} for each in updates]
+    everything = [tensor for each in floats for tensor in each.values()]
+    norms = iter(torch.stack(torch._foreach_norm(everything)).tolist() if everything else [])
+    return [_value_fault(each, [float(next(norms)) for _ in each]) for each in floats]
+
+
+def _value_fault(tensors: Tensors, norms: Sequence[float]) -> str | None:
     if not tensors:
         return None
-    norms = [float(norm) for norm in torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()]
     for (name, tensor), norm in zip(tensors.items(), norms, strict=True):
         if not math.isfinite(norm):
             if bool(torch.isnan(tensor).any()):

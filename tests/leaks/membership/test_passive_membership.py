@@ -17,6 +17,7 @@ from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.leak import PASSIVE_CONTROL
 from fedspill.leaks.membership.membership import chosen
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipTpr1, shares_beaten
+from fedspill.leaks.membership.passive import own_statistics
 from fedspill.leaks.membership.passive.calibration import surprise
 from fedspill.leaks.membership.passive.exact_span import leading_directions, nearness
 from fedspill.leaks.membership.passive.gradient_products import gradient_products
@@ -66,6 +67,12 @@ def test_fewer_records_than_inputs_are_all_found(who: str) -> None:
 def test_the_other_statistics_find_members_too(only: str) -> None:
     score = outcome("membership", only=only).scores["membership-auc"]
     assert score.low > score.chance
+
+
+def test_records_that_do_not_fit_at_once_score_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = guess_of(outcome("membership", only="whitened gradient")).scores
+    monkeypatch.setattr(own_statistics, "_NUMBERS_AT_ONCE", 500)
+    assert torch.allclose(guess_of(outcome("membership", only="whitened gradient")).scores, together, atol=1e-6)
 
 
 def test_a_rate_is_not_printed_that_so_few_outsiders_cannot_show() -> None:
@@ -162,11 +169,10 @@ def test_whitening_is_the_inverse_covariance() -> None:
     x, y = torch.randn(30, 4), torch.randint(3, (30,))
     layers = records_at_layers(model, x, y)
     change = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    found = whitened_products(
-        [a.take(slice(0, 10)) for a in layers], [a.take(slice(10, None)) for a in layers], [change]
-    )
+    asked, known = records_at_layers(model, x[:10], y[:10]), records_at_layers(model, x[10:], y[10:])
+    found = whitened_products(asked, known, [change])
     whole = torch.cat([torch.einsum("no,ni->noi", a.signals, a.inputs).flatten(1) for a in layers], 1)
-    moved = -torch.cat([a.name.matrix(change).flatten() for a in layers])
+    moved = -torch.cat([a.matrix(change).flatten() for a in layers])
     own, aux = whole[:10] - whole[10:].mean(0), whole[10:] - whole[10:].mean(0)
     ridge = 0.1 * aux.square().sum(1).mean()
     inverse = torch.linalg.inv(aux.T @ aux + ridge * torch.eye(whole.shape[1])) * ridge

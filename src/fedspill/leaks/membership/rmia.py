@@ -73,7 +73,9 @@ class Rmia(Attack):
         local = known_local_training(view, view.knows("local_lr"))
         passes = min(_MOST_EPOCHS, local.epochs * (observed.rounds[-1].number + 1))
         training = replace(local, epochs=passes, batch_size=min(local.batch_size, len(population) // 2))
-        start = {name: tensor.clone() for name, tensor in state_of(view.knows("architecture")()).items()}
+        fresh = state_of(view.knows("architecture")())
+        start = {name: tensor.to(view.device, copy=True) for name, tensor in fresh.items()}
+        population = population.to(view.device)
         found: list[Mapping[str, Tensor]] = []
         for _ in range(self.references):
             half = torch.randperm(len(population), generator=rng)[: len(population) // 2]

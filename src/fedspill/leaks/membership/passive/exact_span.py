@@ -79,6 +79,4 @@ def _outputs(observed: Observed, name: LayerName) -> int:
 def square_of(change: Tensor) -> Tensor:
     """(in, in) D^T D, every message with the same weight: late rounds move little and show as much."""
     scale = float(change.norm())
-    return (
-        change.T @ change / scale**2 if scale > 0 else torch.zeros(change.shape[1], change.shape[1], dtype=change.dtype)
-    )
+    return change.T @ change / scale**2 if scale > 0 else change.new_zeros(change.shape[1], change.shape[1])

@@ -28,22 +28,24 @@ class GradientProducts:
 def gradient_products(
     model: nn.Module, x: Tensor, y: Tensor, changes: Sequence[Mapping[str, Tensor]]
 ) -> GradientProducts:
-    """In float64. Linear layers in factors, which is exact; the other parameters record by record."""
+    """In float64, on the CPU. Linear layers in factors, which is exact; the other parameters record by record."""
     products = torch.zeros(len(x), len(changes), dtype=torch.double)
     squares = torch.zeros(len(x), dtype=torch.double)
     rest = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad and name in changes[0]}
     for layer in records_at_layers(model, x, y):
-        products += torch.stack([layer.products(change) for change in changes], 1)
-        squares += layer.squares()
+        products += torch.stack([layer.products(change) for change in changes], 1).cpu()
+        squares += layer.squares().cpu()
         for name in (layer.name.weight, layer.name.bias):
             rest.pop(name or "", None)
     if rest:
+        x, y = (part.to(next(iter(rest.values())).device) for part in (x, y))
         many = min(_AT_ONCE, max(1, _NUMBERS_AT_ONCE // sum(tensor.numel() for tensor in rest.values())))
         for start in range(0, len(x), many):
             rows = slice(start, start + many)
             for name, own in _gradients(model, rest, x[rows], y[rows]).items():
-                products[rows] += torch.stack([own @ change[name].flatten() for change in changes], 1).double()
-                squares[rows] += own.square().sum(1).double()
+                sent = [change[name].to(own.device).flatten() for change in changes]
+                products[rows] += torch.stack([own @ one for one in sent], 1).double().cpu()
+                squares[rows] += own.square().sum(1).double().cpu()
     return GradientProducts(products.nan_to_num(), squares.nan_to_num())
 
 

@@ -30,7 +30,7 @@ class SeenRound:
 class Observed:
     """All rounds. The senders are clients, or the aggregator alone where only sums or models were seen."""
 
-    model: nn.Module  # the architecture; its parameters are overwritten whenever a state is tried out
+    model: nn.Module  # the architecture, on the view's device; its parameters are overwritten by each state tried out
     rounds: tuple[SeenRound, ...]
     notes: tuple[str, ...] = field(default_factory=tuple)
 
@@ -62,7 +62,7 @@ class Observed:
 
 def read_observed(view: View) -> Observed:
     """Updates or gradients of single clients where they are seen, else sums, else the steps between models."""
-    model: nn.Module = view.knows("architecture")()
+    model: nn.Module = view.knows("architecture")().to(view.device)
     own, notes = state_of(model), []
     starts: dict[int, Mapping[str, Tensor]] = {}
     for message in view.get("model"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fedspill.dataset import Examples
 from fedspill.leaks.membership.passive.exact_span import best_layer, leading_directions, nearness, square_of
-from fedspill.leaks.membership.passive.observed import Observed
+from fedspill.leaks.membership.passive.observed import Observed, SeenRound
 from fedspill.leaks.membership.passive.sample_layers import RecordsAtLayer, records_at_layers
 from fedspill.leaks.membership.passive.soft_span import share_within, whitening
 from fedspill.leaks.membership.passive.whitened_gradient import whitened_products, without_labels, without_others
 
 _WIDEST = 4096  # inputs of a layer whose spaces are computed; more would take too long
+_NUMBERS_AT_ONCE = 1 << 24  # of the records asked about, at the widest layer: 128 MB, of which some copies are needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,40 +65,45 @@ def statistics(observed: Observed, question: Question, only: str = "") -> list[S
     return [one for one in found if one is not None]
 
 
-def _layers(observed: Observed, place: int, question: Question, *, signals: bool) -> list[RecordsAtLayer]:
-    everything = question.everything
-    found = records_at_layers(observed.at(observed.rounds[place].before), everything.x, everything.y, signals=signals)
-    return [layer for layer in found if layer.name.weight in next(iter(observed.rounds[place].changes.values()))]
+def _layers(observed: Observed, place: int, question: Question) -> list[RecordsAtLayer]:
+    """What the layers see whose spaces can be computed."""
+    everything, model = question.everything, observed.at(observed.rounds[place].before)
+    found = records_at_layers(model, everything.x, everything.y, signals=False, widest=_WIDEST)
+    return _recorded(found, observed.rounds[place])
+
+
+def _recorded(layers: Sequence[RecordsAtLayer], seen: SeenRound) -> list[RecordsAtLayer]:
+    """Those that are in the messages."""
+    return [layer for layer in layers if layer.name.weight in next(iter(seen.changes.values()))]
 
 
 def _exact(observed: Observed, question: Question) -> Statistic | None:
     senders = observed.senders
     said = [observed.examples(sender) for sender in senders]
     most = None if any(count is None for count in said) else max(count for count in said if count is not None)
-    layers = [layer for layer in _layers(observed, 0, question, signals=False) if layer.inputs.shape[1] <= _WIDEST]
-    layer = best_layer(layers, observed, most)
+    layer = best_layer(_layers(observed, 0, question), observed, most)
     if layer is None:
         return None
     tested, gaps = question.tested, []
     table = torch.zeros(tested, len(senders), dtype=torch.double)
     if layer.raw:
         for column, sender in enumerate(senders):
-            squares = [square_of(layer.name.matrix(s.changes[sender])) for s in observed.rounds if sender in s.changes]
+            squares = [square_of(layer.matrix(s.changes[sender])) for s in observed.rounds if sender in s.changes]
             found = leading_directions(torch.stack(squares).sum(0), said[column])
             if found is not None:
                 gaps.append(found.gap)
-                table[:, column] = nearness(found, layer.inputs[:tested])
+                table[:, column] = nearness(found, layer.inputs[:tested]).cpu()
     else:
         seen_by = torch.zeros(len(senders), dtype=torch.double)
         for place, seen in enumerate(observed.rounds):
-            inputs = _same(_layers(observed, place, question, signals=False), layer).inputs[:tested]
+            inputs = _same(_layers(observed, place, question), layer).inputs[:tested]
             for column, sender in enumerate(senders):
                 if sender not in seen.changes:
                     continue
-                found = leading_directions(square_of(layer.name.matrix(seen.changes[sender])), said[column])
+                found = leading_directions(square_of(layer.matrix(seen.changes[sender])), said[column])
                 if found is not None:
                     gaps.append(found.gap)
-                    table[:, column] += nearness(found, inputs)
+                    table[:, column] += nearness(found, inputs).cpu()
                     seen_by[column] += 1
         table /= seen_by.clamp_min(1)
     if not gaps:
@@ -114,7 +120,7 @@ def _same(layers: list[RecordsAtLayer], like: RecordsAtLayer) -> RecordsAtLayer:
 
 def _soft(observed: Observed, question: Question) -> Statistic | None:
     senders, tested = observed.senders, question.tested
-    first = [layer for layer in _layers(observed, 0, question, signals=False) if layer.inputs.shape[1] <= _WIDEST]
+    first = _layers(observed, 0, question)
     if not first or len(question.fitted) < 2:
         return None
     like = max(first, key=lambda layer: layer.inputs.shape[1])
@@ -123,12 +129,12 @@ def _soft(observed: Observed, question: Question) -> Statistic | None:
     white = None
     for place, seen in enumerate(observed.rounds):
         if white is None or not like.raw:
-            layer = like if place == 0 else _same(_layers(observed, place, question, signals=False), like)
+            layer = like if place == 0 else _same(_layers(observed, place, question), like)
             white = whitening(layer.inputs[tested:])
             whitened = layer.inputs[:tested] @ white
         for column, sender in enumerate(senders):
             if sender in seen.changes:
-                total[:, column] += share_within(like.name.matrix(seen.changes[sender]), white, whitened)
+                total[:, column] += share_within(like.matrix(seen.changes[sender]), white, whitened).cpu()
                 seen_by[column] += 1
     table = without_others(total / seen_by.clamp_min(1))
     return question.split("soft span", table, f"whitened rows of {like.name.weight}")
@@ -136,25 +142,29 @@ def _soft(observed: Observed, question: Question) -> Statistic | None:
 
 def _gradient(observed: Observed, question: Question) -> Statistic | None:
     senders, tested = observed.senders, question.tested
-    labels = question.everything.y[:tested]
+    asked = Examples.join([question.records, question.left_out])
     known = slice(len(question.records), tested)
     total = torch.zeros(tested, len(senders), dtype=torch.double)
     seen_by = torch.zeros(len(senders), dtype=torch.double)
     if len(question.fitted) < 2 or len(question.left_out) < 2:
         return None
-    for place, seen in enumerate(observed.rounds):
-        layers = _layers(observed, place, question, signals=True)
-        if not layers:
+    for seen in observed.rounds:
+        model = observed.at(seen.before)
+        fitted = _recorded(records_at_layers(model, question.fitted.x, question.fitted.y), seen)
+        if not fitted:
             return None
         columns = [column for column, sender in enumerate(senders) if sender in seen.changes]
         changes = [seen.changes[senders[column]] for column in columns]
-        found = whitened_products(
-            [layer.take(slice(0, tested)) for layer in layers],
-            [layer.take(slice(tested, None)) for layer in layers],
-            changes,
+        many = _NUMBERS_AT_ONCE // max(layer.inputs.shape[1] + layer.signals.shape[1] for layer in fitted)
+        parts = zip(torch.split(asked.x, max(1, many)), torch.split(asked.y, max(1, many)), strict=True)
+        found = torch.cat(
+            [
+                whitened_products(_recorded(records_at_layers(model, x, y), seen), fitted, changes).cpu()
+                for x, y in parts
+            ]
         )
         norms = found[known].square().mean(0).sqrt().clamp_min(1e-300)
-        found = without_labels(without_others(found / norms), labels, known)
+        found = without_labels(without_others(found / norms), asked.y, known)
         total[:, columns] += found / found[known].std(0).clamp_min(1e-12)
         seen_by[columns] += 1
     return question.split("whitened gradient", total / seen_by.clamp_min(1))

@@ -24,12 +24,13 @@ def losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def record_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """(records,) in float64, finite."""
+    """(records,) in float64, finite, on the CPU; they go through the model where that is."""
     parts = []
+    x, y = (part.to(next(model.parameters()).device) for part in (x, y))
     for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True):
         logits = model(some)
         parts.append(_text_losses(model, logits, some) if is_next_token(logits) else losses(logits, labels))
-    return torch.cat(parts).double().nan_to_num(_MOST, _MOST, 0.0).clamp(max=_MOST)
+    return torch.cat(parts).double().cpu().nan_to_num(_MOST, _MOST, 0.0).clamp(max=_MOST)
 
 
 def _text_losses(model: nn.Module, logits: Tensor, x: Tensor) -> Tensor:

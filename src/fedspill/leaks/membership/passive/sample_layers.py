@@ -19,15 +19,17 @@ class LayerName:
     weight: str
     bias: str | None
 
-    def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
+    def matrix(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """(out, in + 1) of a message, or (out, in) without a bias."""
-        weight = tensors[self.weight].double()
-        return weight if self.bias is None else torch.cat([weight, tensors[self.bias].double()[:, None]], 1)
+        weight = tensors[self.weight].to(device).double()
+        if self.bias is None:
+            return weight
+        return torch.cat([weight, tensors[self.bias].to(device).double()[:, None]], 1)
 
 
 @dataclass(frozen=True, eq=False)
 class RecordsAtLayer:
-    """Records as one layer sees them, in float64."""
+    """Records as one layer sees them, in float64, where the model is."""
 
     name: LayerName
     inputs: Tensor  # (records, in + 1), a constant 1 last where there is a bias
@@ -36,7 +38,11 @@ class RecordsAtLayer:
 
     def products(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """(records,) inner product of each record's gradient with a message."""
-        return ((self.signals @ self.name.matrix(tensors)) * self.inputs).sum(1)
+        return ((self.signals @ self.matrix(tensors)) * self.inputs).sum(1)
+
+    def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """What a message says of this layer, beside the records."""
+        return self.name.matrix(tensors, self.inputs.device)
 
     def squares(self) -> Tensor:
         """(records,) square norm of each record's gradient."""
@@ -46,13 +52,21 @@ class RecordsAtLayer:
         """(records, others) inner products of gradients."""
         return (self.inputs @ others.inputs.T) * (self.signals @ others.signals.T)
 
-    def take(self, rows: slice) -> RecordsAtLayer:
-        return RecordsAtLayer(self.name, self.inputs[rows], self.signals[rows], self.raw)
 
+def records_at_layers(
+    model: nn.Module, x: Tensor, y: Tensor, *, signals: bool = True, widest: int | None = None
+) -> list[RecordsAtLayer]:
+    """Every linear layer that sees one vector per record, in the model's order; without `signals` these are empty.
 
-def records_at_layers(model: nn.Module, x: Tensor, y: Tensor, *, signals: bool = True) -> list[RecordsAtLayer]:
-    """Every linear layer that sees one vector per record, in the model's order; without `signals` these are empty."""
-    layers = {module: _name(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    Layers of more than `widest` inputs, their constant one included, are left out.
+    """
+    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    layers = {
+        module: _name(name, module)
+        for name, module in linear
+        if widest is None or module.in_features + (module.bias is not None) <= widest
+    }
+    x, y = (part.to(next(model.parameters()).device) for part in (x, y))
     parts = [
         _captured(model, list(layers), some, labels, signals)
         for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
@@ -94,7 +108,7 @@ def _captured(
     used = {layer: call[0] for layer, call in calls.items() if len(call) == 1 and _is_table(call[0], len(x))}
     if not signals:
         return {
-            layer: (ins.detach().double(), torch.zeros(len(x), 0, dtype=torch.double))
+            layer: (ins.detach().double(), ins.new_zeros(len(x), 0, dtype=torch.double))
             for layer, (ins, _) in used.items()
         }
     used = {layer: call for layer, call in used.items() if call[1].requires_grad}  # not those of a frozen beginning

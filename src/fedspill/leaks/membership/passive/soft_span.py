@@ -17,7 +17,9 @@ def whitening(inputs: Tensor) -> Tensor:
     """(in, in) the inverse root of the second moment of inputs (records, in), with a ridge."""
     moment = inputs.T @ inputs / len(inputs)
     ridge = _RIDGE * float(moment.diagonal().mean()) + _TINY
-    values, vectors = torch.linalg.eigh(moment + ridge * torch.eye(len(moment), dtype=moment.dtype))
+    values, vectors = torch.linalg.eigh(
+        moment + ridge * torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
+    )
     white: Tensor = (vectors / values.clamp_min(_TINY).sqrt()) @ vectors.T
     return white
 

@@ -33,9 +33,9 @@ def whitened_products(
     core = inner - mean_row - mean_row[:, None] + inner.mean()
     square = squares - 2 * crossed.mean(1) + inner.mean()
     ridge = _RIDGE * float(core.diagonal().mean()) + 1e-30
-    factor, failed = torch.linalg.cholesky_ex(core + ridge * torch.eye(m, dtype=core.dtype))
+    factor, failed = torch.linalg.cholesky_ex(core + ridge * torch.eye(m, dtype=core.dtype, device=core.device))
     if bool(failed.any()):
-        return torch.zeros(len(squares), len(changes), dtype=core.dtype)
+        return torch.zeros(len(squares), len(changes), dtype=core.dtype, device=core.device)
     explained = torch.linalg.solve_triangular(factor, centred.T, upper=False)
     moved = torch.linalg.solve_triangular(factor, aux_changes - aux_changes.mean(0), upper=False)
     own = (square - explained.square().sum(0)).clamp_min(1e-9 * float(square.mean()) + 1e-300)
