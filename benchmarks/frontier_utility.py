@@ -28,6 +28,8 @@ from fedspill.defenses.compression import Compression
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.dropout import Dropout
 from fedspill.defenses.frozen_head import FrozenHead
+from fedspill.defenses.gradient_gate import GradientGate
+from fedspill.defenses.guard import Guard
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.larger_batches import LargerBatches
 from fedspill.defenses.mixed_classes import MixedClasses
@@ -56,6 +58,9 @@ DEFENSES: dict[str, tuple[Defense, ...]] = {
     "clip-noise, clip 10, sigma 0.03": (ClipNoise(clip=10.0, sigma=0.03),),
     "clip-noise, clip 10, sigma 0.1": (ClipNoise(clip=10.0, sigma=0.1),),
     "clip-noise, Laplace, clip 1, sigma 0.01": (ClipNoise(clip=1.0, sigma=0.01, law="laplace"),),
+    "gradient-gate, 5": (GradientGate(),),
+    "gradient-gate, 5, pairs": (GradientGate(pairs=True),),
+    "guard and gradient-gate, 5, pairs": (Guard(), GradientGate(pairs=True)),
     "compression, 0.9": (Compression(drop=0.9),),
     "compression, 0.99": (Compression(drop=0.99),),
     "compression of the head, 0.9": (Compression(drop=0.9, of="head"),),

@@ -42,6 +42,24 @@ def fewest_in_pairs(signals: Tensor) -> Tensor:
     return _pairs(signals)[0]
 
 
+def fewest_between(signals: Tensor) -> Tensor:
+    """(units,) the fewest samples that reach a unit and not another, or that one and not it; signals (samples, units).
+
+    A server that gives each unit weights of its own in the next layer makes all samples tell every pair of units apart,
+    and takes three or more units together to cancel them. To single a sample out these still have to differ by few in
+    whom they fire for. Units that all samples reach, or none, are not compared: smooth activations have no others.
+    """
+    on = (signals != 0).double()
+    reached = on.sum(0)
+    some = (reached >= FEW) & (reached <= len(on) - FEW)
+    apart = reached[:, None] + reached[None] - 2 * on.T @ on
+    apart[:, ~some] = torch.inf
+    apart.fill_diagonal_(torch.inf)
+    if len(apart) < 2:
+        return torch.full((len(apart),), torch.inf, dtype=torch.float64)
+    return torch.where(some, apart.amin(1), torch.full_like(reached, torch.inf))
+
+
 def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     """(units,) as above, and (samples, units) what is left of each unit beside the other that leaves the fewest."""
     s = signals.double()
@@ -70,20 +88,23 @@ def readable_share(signals: Tensor, left_over: Tensor) -> float:
     batch sizes, so the share is a mean over batches of several sizes, drawn from these samples.
     """
     inside = torch.cat([part.abs() > _PART * part.abs().amax(0) for part in (signals.double(), left_over)], 1)
-    shares = [(_taken_out(inside[:size]) + _taken_out(inside[-size:])) / 2 for size in SIZES]
-    return sum(shares) / len(shares)
-
-
-def _taken_out(inside: Tensor) -> float:
-    """inside (samples, sums): which samples are part of which sums."""
     inside = inside[:, inside.any(0)].float()
-    waiting = torch.ones(len(inside))
+    places = torch.arange(len(inside))
+    batches = [chosen for size in SIZES for chosen in (places < size, places >= len(inside) - size)]
+    return float(_taken_out(inside, torch.stack(batches).float()).mean())
+
+
+def _taken_out(inside: Tensor, waiting: Tensor) -> Tensor:
+    """(batches,) the share of each batch that can be taken out; inside (samples, sums) says which samples are part of
+    which sums, waiting (batches, samples) who is in which batch.
+    """
+    sizes = waiting.sum(1)
     while True:
         last = (waiting @ inside) == 1
-        taken = (inside[:, last].sum(1) > 0) & (waiting > 0)
+        taken = (last.float() @ inside.T > 0) & (waiting > 0)
         if not bool(taken.any()):
-            return 1 - float(waiting.mean())
-        waiting[taken] = 0
+            return 1 - waiting.sum(1) / sizes
+        waiting = waiting.masked_fill(taken, 0)
 
 
 @dataclass(frozen=True)
@@ -152,7 +173,7 @@ def _layer(name: str, signals: Tensor, wrong: Tensor) -> LayerLook:
         return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, 0.0)
     few, left_over = _pairs(even)
     alone = contributors(even) < FEW
-    pairs = (few < FEW) & ~alone
+    pairs = ((few < FEW) | (fewest_between(even) < FEW)) & ~alone
     readable = readable_share(even, left_over)
     return LayerLook(
         name, even.shape[1], float(alone.double().mean()), float(pairs.double().mean()), silenced, readable
