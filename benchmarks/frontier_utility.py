@@ -85,6 +85,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--part", default="1/1", help="i/n: every n-th training, from the i-th on")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which no training begins")
+    parser.add_argument("--only", nargs="+", default=list(DEFENSES), choices=list(DEFENSES), metavar="DEFENSE")
     parser.add_argument("--summary", action="store_true", help="print what OUT holds as Markdown, and train nothing")
     asked = parser.parse_args()
     if asked.summary:
@@ -95,7 +96,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     dataset = Mnist().load(asked.data_dir)
     place, parts = (int(word) for word in asked.part.split("/"))
-    for name, seed in [(name, seed) for name in DEFENSES for seed in asked.seeds][place - 1 :: parts]:
+    for name, seed in [(name, seed) for name in asked.only for seed in asked.seeds][place - 1 :: parts]:
         done = {(line["defense"], line["seed"]) for line in lines_of(asked.out)}
         if (name, seed) in done or time.monotonic() - began > asked.until:
             continue

@@ -3,6 +3,7 @@
     python benchmarks/planted.py bins --data mnist fashion-mnist cifar10 --rows 256 1024 --fill 0.25 0.6 --batches 10
     python benchmarks/planted.py traps --data mnist --rows 1000 --batch 100 --batches 10
     python benchmarks/planted.py steps --data mnist --rows 256 1024 --fill 0.125 --clients-of 1 8 --batches 10
+    python benchmarks/planted.py decoded --data fashion-mnist --rows 512 --batch 64 --batches 5 --device cuda
     python benchmarks/planted.py apart --data cifar10 --clients 100 --batch 16 --rows 256 --batches 10
     python benchmarks/planted.py module --data cifar10 --rows 256 --batch 64 --batches 10
     python benchmarks/planted.py large --folder imagenet_samples --rows 256 --batch 32
@@ -32,6 +33,7 @@ from fedspill.federation.local import train
 from fedspill.planting.agreement import agreed
 from fedspill.planting.bins import BinDesign, plant_bins
 from fedspill.planting.first_layer import PlantedNetwork, first_layer_of
+from fedspill.planting.latent_code import fit_decoder, latent, plant_latent_bins
 from fedspill.planting.peel import peel, readings_of
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.planting.robbing_rows import ImprintModule, plant_brightness, strongest_quotients
@@ -54,6 +56,7 @@ class Read:
     false: int
     seconds: float
     median: float = 0.0  # PSNR, of all images of the batch
+    above_20: float = 0.0
 
 
 def scored(found: Tensor, real: Tensor, vouched: bool, seconds: float) -> Read:
@@ -67,7 +70,7 @@ def scored(found: Tensor, real: Tensor, vouched: bool, seconds: float) -> Read:
     clear, sharp = decibels > 30, decibels > 60
     false = len(found) - int(clear.sum()) if vouched else 0
     shares, many = (float(part.double().mean()) for part in (clear, sharp)), len(found) if vouched else 0
-    return Read(*shares, many, false, seconds, float(decibels.median()))
+    return Read(*shares, many, false, seconds, float(decibels.median()), float((decibels > 20).double().mean()))
 
 
 def line(title: str, reads: Sequence[Read], theory: float | None = None) -> None:
@@ -233,6 +236,43 @@ def _stepped(data: Dataset, rows: int, hidden: int, clients: int, each: int, lr:
     return scored(found, drawn.batch.x, False, spent), scored(found[:sure], drawn.batch.x, True, spent)
 
 
+def decoded(asked: argparse.Namespace) -> None:
+    """Scale-MIA: convolutions with max pools, through which no exact plant gets. `--steps` of training it."""
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            print(f"\n{name}, pooled convolutions, {rows} rows, batches of {asked.batch}, {asked.steps} steps")
+            header()
+            reads = [_decoded(data, rows, asked, seed) for seed in asked.seeds]
+            line("Scale-MIA", reads, (1 - 1 / rows) ** (asked.batch - 1))
+            above = statistics.fmean(one.above_20 for one in reads)
+            print(f"  above 20 dB {above:.3f}; median PSNR {statistics.fmean(one.median for one in reads):.1f} dB")
+
+
+def _decoded(data: Dataset, rows: int, asked: argparse.Namespace, seed: int) -> Read:
+    drawn, (channels, height, width) = draw(data, asked.batch, seed), data.shape
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), rows), nn.ReLU(), nn.Linear(rows, len(data.classes)),
+    ).to(asked.device)  # fmt: skip
+    layer, known = first_layer_of(model), data.test.x.to(asked.device)
+    fit_decoder(model, layer, known, asked.steps, 1024, drawn.rng, with_encoder=True)
+    with torch.no_grad():
+        codes = torch.cat([latent(model, layer, part) for part in known.split(500)])
+        planted = plant_latent_bins(layer, dict(model.state_dict()), codes)
+    model.load_state_dict(planted)
+    sent = {name: tensor.double() for name, tensor in gradient(model, drawn.batch.to(asked.device)).items()}
+    began = time.process_time()
+    decoder = fit_decoder(model, layer, known, asked.steps, 1024, drawn.rng, with_encoder=False)
+    readings = readings_of(*(planted[name].double() for name in (layer.weight, layer.bias, layer.second_weight)))
+    found = strongest_quotients(readings, sent[layer.weight], sent[layer.bias], asked.batch)
+    with torch.no_grad():
+        images = decoder(found.float()).reshape(-1, *data.shape)
+    return scored(images.cpu(), drawn.batch.x, False, time.process_time() - began)
+
+
 def apart(asked: argparse.Namespace) -> None:
     """Clients in one sum, told apart by channels of their own: LOKI's reading, and ours."""
     for name in asked.data:
@@ -341,7 +381,7 @@ def large(asked: argparse.Namespace) -> None:
         line("bins by 3, peeled", reads)
 
 
-KINDS = {"bins": bins, "traps": traps, "steps": steps, "apart": apart, "module": module, "large": large}
+KINDS = {kind.__name__: kind for kind in (bins, traps, steps, decoded, apart, module, large)}
 
 
 def main() -> None:
@@ -355,6 +395,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--clients-of", type=int, nargs="+", default=[1], help="of FedAvg, in one sum")
     parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=4000, help="of training Scale-MIA's decoder")
     parser.add_argument("--first-seed", type=int, default=70_000)
     parser.add_argument("--folder", default="imagenet_samples")
     parser.add_argument("--device", default="cpu")

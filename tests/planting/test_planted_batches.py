@@ -20,6 +20,7 @@ from fedspill.planting.arrival import on_the_way, share_arrived
 from fedspill.planting.bins import BinDesign, plant_bins
 from fedspill.planting.class_fishing import head_of, one_sample, plant_class
 from fedspill.planting.first_layer import PlantedNetwork, first_layer_of
+from fedspill.planting.latent_code import fit_decoder, latent, plant_latent_bins
 from fedspill.planting.peel import Peeled, peel, readings_of
 from fedspill.planting.planted_rounds import PlantedRounds
 from fedspill.planting.reading_place import ReadingPlace
@@ -324,3 +325,35 @@ def test_several_local_epochs_are_read_in_part_and_nothing_of_it_is_vouched_for(
     assert sum(shares) / len(shares) > least
     assert any("no certificate" in note for note in guess.notes)
     assert trace is not None
+
+
+def test_features_behind_pooled_convolutions_are_read_and_decoded_by_one_that_has_never_seen_them() -> None:
+    """Scale-MIA gets through pooling; nothing it returns is exact, and nothing is vouched for."""
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 96),
+        nn.ReLU(),
+        nn.Linear(96, 10),
+    )
+    with pytest.raises(NotApplicable, match="MaxPool2d"):
+        ReadingPlace.of(model, KNOWN)
+    layer, rng, batch = first_layer_of(model), torch.Generator().manual_seed(0), batch_of(12, 1)
+    decoder = fit_decoder(model, layer, KNOWN, 300, 128, rng, with_encoder=True)
+    with torch.no_grad():
+        planted = plant_latent_bins(layer, state(model), latent(model, layer, KNOWN))
+    model.load_state_dict(planted)
+    sent = {name: tensor.double() for name, tensor in gradient(model, batch).items()}
+    readings = readings_of(*(planted[name].double() for name in (layer.weight, layer.bias, layer.second_weight)))
+    codes = strongest_quotients(readings, sent[layer.weight], sent[layer.bias], 12)
+    with torch.no_grad():
+        real = latent(model, layer, batch.x)
+        exact = torch.cdist(codes, real.double()).amin(0) < 1e-3 * real.norm(dim=1)
+        images = decoder(codes.float())
+    assert int(exact.sum()) >= 7  # 12 (1 - 1/96)^11 by theory
+    error = torch.cdist(images, batch.x.flatten(1)).amin(0).square() / 64
+    guessing = (batch.x.flatten(1) - KNOWN.flatten(1).mean(0)).square().mean(1)
+    assert float(error.median()) < 0.2 * float(guessing.median())
