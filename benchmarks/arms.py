@@ -10,6 +10,10 @@ the server reads what that client sends. A row tells in how many federations the
 its arrival (median), the largest share of a batch that was read in any round before, and the share that the honest
 model of the same federation gives away by itself, read the same way: a plant that reads no more gained nothing.
 
+    python benchmarks/arms.py --frontier [--seeds 10]
+
+How much is read of plants that have come a part of the way, and how many clients see them there by what they are.
+
     python benchmarks/arms.py --benign [--seeds 10] [--rounds 100]
 
 False alarms over benign rounds, with clients that come back after several, a cohort that changes half-way and a
@@ -32,6 +36,8 @@ from fedspill.dataset import Dataset, Examples
 from fedspill.defense import ClientContext, Defense
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
+from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.defenses.model_checks.suspected_plant import likeness_words, looks_of, plant_words, readable_by
 from fedspill.defenses.wadm import Wadm
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
@@ -276,6 +282,44 @@ def table(asked: argparse.Namespace) -> None:
                 )
 
 
+def frontier(asked: argparse.Namespace) -> None:
+    """How much is read of a plant that has come so far, and how many clients see it there, however slowly it came."""
+    data: Dataset = make("datasets", asked.data).load(None)
+    made = [federation(data, asked.rows, seed, HONEST + 1) for seed in asked.seeds_used]
+    words = [word for word in asked.plants if word not in PLANTS]
+    wanted = [
+        name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
+    ]
+    print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
+    print("| plant | share of the way | read, mean (most) | seen | read where not seen, most | honest model |")
+    print("|---|---|---|---|---|---|")
+    for plant in wanted:
+        for share in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+            shares, seen, honest = [], [], []
+            for one, seed in zip(made, asked.seeds_used, strict=True):
+                place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
+                goal = PLANTS[plant](place.opened(own), place, asked.batch, torch.Generator().manual_seed(seed))
+                state = on_the_way(own, goal, share, None if plant == "class fishing" else place.layer, asked.way)
+                samples = one.own.take(torch.arange(asked.batch))
+                shares.append(read(place, state, samples, None, plant))
+                honest.append(read(place, own, samples, None, plant))
+                seen.append(_is_seen(one, state))
+            missed = max((part for part, found in zip(shares, seen, strict=True) if not found), default=0.0)
+            print(
+                f"| {plant} | {share} | {statistics.fmean(shares):.2f} ({max(shares):.2f}) | {sum(seen)}/{len(seen)} | "
+                f"{missed:.2f} | {statistics.fmean(honest):.2f} |",
+                flush=True,
+            )
+
+
+def _is_seen(made: Federation, state: Tensors) -> bool:
+    """Whether a client's guard knows the model for a plant by what it is, beside the first model it accepted."""
+    client = ClientContext({}, lambda: made.model, made.own)
+    first, now = looks_of(made.states[0], client), looks_of(state, client)
+    rows = look_at_rows(sketch_rows(state), sketch_rows(made.states[0]))
+    return bool(likeness_words(rows) or plant_words(now, readable_by(first)))
+
+
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp 128": ("mlp", {"widths": [128]}),
     "mlp 128-64": ("mlp", {"widths": [128, 64]}),
@@ -395,12 +439,15 @@ def main() -> None:
     parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))
     parser.add_argument("--claims", type=int, default=0, help="rounds that the server says passed before the plant")
     parser.add_argument("--benign", action="store_true")
+    parser.add_argument("--frontier", action="store_true")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))
     asked = parser.parse_args()
     asked.seeds_used = list(range(asked.first_seed, asked.first_seed + asked.seeds))
     torch.set_num_threads(1)
-    if asked.benign:
+    if asked.frontier:
+        frontier(asked)
+    elif asked.benign:
         benign(asked)
     else:
         table(asked)
