@@ -82,7 +82,7 @@ def plant_latent_bins(layer: PlantedLayer, state: Tensors, codes: Tensor) -> Ten
     planted = {name: tensor.clone() for name, tensor in state.items()}
     weight, second = planted[layer.weight], planted[layer.second_weight]
     heights, rows = codes.double().mean(1), len(weight)
-    thresholds = torch.quantile(heights, torch.arange(rows, dtype=torch.float64) / rows)
+    thresholds = torch.quantile(heights, torch.arange(rows).to(heights) / rows)
     thresholds[0] = heights.min() - 10 * heights.std()
     w = torch.full((rows, codes.shape[1]), 1 / codes.shape[1], dtype=torch.float64)
     place_rows(weight, planted[layer.bias], torch.arange(rows), w, -thresholds, [InputPacking.flat(codes)])

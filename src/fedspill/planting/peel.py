@@ -98,12 +98,13 @@ def peel(
     readings: Readings | None = None,
     *,
     labels: Tensor | None = None,
+    tolerance: float = TOLERANCE,
     again: bool = True,
 ) -> Peeled:
     """All samples that can be vouched for in the mean gradient over `samples` of them, in float64.
 
     weight_gradient (rows, features) and bias_gradient (rows,) are those of the first layer. `labels` are those that the
-    batch may have; of very many, one fits a mixture by chance. Without `again` only what is alone in a reading at once
+    batch may have; of very many, one fits a mixture by chance. `tolerance` is for differences of rows; deep networks round more. Without `again` only what is alone in a reading at once
     is found.
     """
     first, second = network.first, network.second
@@ -118,7 +119,7 @@ def peel(
         part = readings.of(biases)
         open_ = (look & (part.abs() > floor)).nonzero().flatten()
         look[:] = False
-        taken = _vouched(network, packing, readings, left, part, open_, samples, floor, labels)
+        taken = _vouched(network, packing, readings, left, part, open_, samples, floor, labels, tolerance)
         fresh: list[tuple[Tensor, int]] = []
         for x, label in taken:
             if len(found) + len(fresh) < samples and not known_already(
@@ -151,6 +152,7 @@ def _vouched(
     samples: int,
     floor: float,
     labels: Tensor | None,
+    tolerance: float,
 ) -> list[tuple[Tensor, int]]:
     """The samples alone in the readings at `places`, with their labels, the best fitting first and each once."""
     some = Readings(readings.rows[places], readings.less[places], readings.share[places])
@@ -173,8 +175,8 @@ def _vouched(
     expected = expected if labels is None else expected[:, labels]
     off, label = ((part[places, None] - expected).abs() / expected.abs().clamp_min(1e-300)).min(1)
     label = label if labels is None else labels[label]
-    tolerance = torch.where(some.share == 0, TOLERANCE_ALONE, TOLERANCE)
-    good = (inside_own & ~empty & (off < tolerance)).nonzero().flatten()
+    near = off < torch.where(some.share == 0, TOLERANCE_ALONE, tolerance)
+    good = (inside_own & ~empty & near).nonzero().flatten()
     taken: list[tuple[Tensor, int]] = []
     seen: dict[bytes, list[Tensor]] = {}
     marks = active.bool().cpu().numpy()

@@ -80,18 +80,18 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(nothing, torch.full_like(found, torch.inf), found), left_over
 
 
-def readable_share(signals: Tensor, left_over: Tensor) -> float:
-    """The share of samples that could be taken out one after the other, each when it is the last in some unit, or in
-    the difference of two: what a server could read at most by such readings (planting/peel.py).
+def readable_shares(signals: Tensor, left_over: Tensor) -> Tensor:
+    """(SIZES,) the share of samples that could be taken out one after the other, each when it is the last in some unit,
+    or in the difference of two: what a server could read at most by such readings (planting/peel.py).
 
     signals and left_over (samples, units). How much can be read falls from all to nothing within a narrow range of
-    batch sizes, so the share is a mean over batches of several sizes, drawn from these samples.
+    batch sizes, so batches of several sizes are drawn from these samples, two of each.
     """
     inside = torch.cat([part.abs() > _PART * part.abs().amax(0) for part in (signals.double(), left_over)], 1)
     inside = inside[:, inside.any(0)].float()
     places = torch.arange(len(inside))
     batches = [chosen for size in SIZES for chosen in (places < size, places >= len(inside) - size)]
-    return float(_taken_out(inside, torch.stack(batches).float()).mean())
+    return _taken_out(inside, torch.stack(batches).float()).reshape(len(SIZES), 2).mean(1)
 
 
 def _taken_out(inside: Tensor, waiting: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class LayerLook:
     alone: float  # of them, units that few samples reach
     pairs: float  # of them, units that few samples tell from another
     silenced: float  # of samples that the model is wrong about, those that send nothing back
-    readable: float  # of samples that send something, those that can be taken out of the units' sums one by one
+    readable: tuple[float, ...]  # of samples that send something, those that can be taken out one by one, by SIZES
     first: bool = True  # it reads the samples themselves, not what other layers make of them
 
 
@@ -170,11 +170,11 @@ def _layer(name: str, signals: Tensor, wrong: Tensor) -> LayerLook:
     on = even.abs().sum(0) > 0
     even = even[:, on][:, :: max(1, int(on.sum()) // MOST_UNITS)]
     if even.shape[0] < 2 * FEW or even.shape[1] < 8:
-        return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, 0.0)
+        return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, (0.0,) * len(SIZES))
     few, left_over = _pairs(even)
     alone = contributors(even) < FEW
-    pairs = ((few < FEW) | (fewest_between(even) < FEW)) & ~alone
-    readable = readable_share(even, left_over)
+    pairs = (few < FEW) & ~alone
+    readable = tuple(readable_shares(even, left_over).tolist())
     return LayerLook(
         name, even.shape[1], float(alone.double().mean()), float(pairs.double().mean()), silenced, readable
     )

@@ -29,7 +29,7 @@ class PlantedRecords(ActiveAttack):
     """Plants as `planted-inputs` does, and decodes what it reads by the schema, all fields of a record together.
 
     Reads batches that fill more dimensions than the table's columns leave to `records`. A record is vouched for if the
-    sample is, and if float32 carries every digit of it. Records that are not found are filled with modes and medians.
+    sample is, and if it comes out the same with and without the help of the row space that all records share. Records that are not found are filled with modes and medians.
     """
 
     name: ClassVar[str] = "planted-records"
@@ -68,10 +68,12 @@ class PlantedRecords(ActiveAttack):
         typical = schema.typical(view.knows("unlabelled_aux").flatten(1).double())
         rows, certified = [], []
         for batch, found, sure in zip(batches, read.samples, read.certified, strict=True):
-            decoded = decode(found.flatten(1).double(), schema, _row_space(batch, place))
+            flat = found.flatten(1).double()
+            decoded, plain = decode(flat, schema, _row_space(batch, place)), decode(flat, schema)
+            sure = sure & decoded.certain & schema.are_same(decoded.rows, plain.rows).all(1)
             lacking = max(batch.samples - len(found), 0)
             rows.append(torch.cat([decoded.rows.reshape(-1, schema.width), typical.expand(lacking, -1)]))
-            certified.append(torch.cat([sure & decoded.certain, torch.zeros(lacking, dtype=torch.bool)]))
+            certified.append(torch.cat([sure, torch.zeros(lacking, dtype=torch.bool)]))
         filled = "records that were not found are filled with what is typical of the adversary's own data"
         return Records(read.of, rows, certified, read.answered, (*read.notes, filled))
 
