@@ -104,8 +104,8 @@ def peel(
     """All samples that can be vouched for in the mean gradient over `samples` of them, in float64.
 
     weight_gradient (rows, features) and bias_gradient (rows,) are those of the first layer. `labels` are those that the
-    batch may have; of very many, one fits a mixture by chance. `tolerance` is for differences of rows; deep networks round more. Without `again` only what is alone in a reading at once
-    is found.
+    batch may have; of very many, one fits a mixture by chance. `tolerance` is for differences of rows; deep networks
+    round more. Without `again` only what is alone in a reading at once is found.
     """
     first, second = network.first, network.second
     if readings is None:

@@ -21,8 +21,8 @@ MOST_ALONE = 0.5
 # 9600 to 9815, on which these bars were set). A
 # patient server can read that much more before it is stopped, unless a gate over pairs stands behind.
 MOST_GAINED, MOST_GAINED_BEHIND = 0.2, 0.3
-# The same, of batches of one size from 32 samples on, where honest models give little away: plants on their way read such
-# a batch whole before the mean shows it. Benign training gained 0.34 at most (12 clients, seeds 8000 to 8003).
+# The same, of batches of one size from 32 samples on, where honest models give little away: plants on their way read
+# such a batch whole before the mean shows it. Benign training gained 0.34 at most (12 clients, seeds 8000 to 8003).
 MOST_GAINED_AT_ONCE, LARGE = 0.5, 32
 MOST_SILENCED = 0.5  # of the samples that a model is wrong about
 

@@ -29,7 +29,8 @@ class PlantedRecords(ActiveAttack):
     """Plants as `planted-inputs` does, and decodes what it reads by the schema, all fields of a record together.
 
     Reads batches that fill more dimensions than the table's columns leave to `records`. A record is vouched for if the
-    sample is, and if it comes out the same with and without the help of the row space that all records share. Records that are not found are filled with modes and medians.
+    sample is, and if it comes out the same with and without the help of the row space that all records share. Records
+    that are not found are filled with modes and medians.
     """
 
     name: ClassVar[str] = "planted-records"
