@@ -10,6 +10,10 @@ the server reads what that client sends. A row tells in how many federations the
 its arrival (median), the largest share of a batch that was read in any round before, and the share that the honest
 model of the same federation gives away by itself, read the same way: a plant that reads no more gained nothing.
 
+    python benchmarks/arms.py --frontier [--seeds 10]
+
+How much is read of plants that have come a part of the way, and how many clients see them there by what they are.
+
     python benchmarks/arms.py --benign [--seeds 10] [--rounds 100]
 
 False alarms over benign rounds, with clients that come back after several, a cohort that changes half-way and a
@@ -32,6 +36,8 @@ from fedspill.dataset import Dataset, Examples
 from fedspill.defense import ClientContext, Defense
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
+from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.defenses.model_checks.suspected_plant import likeness_words, looks_of, plant_words, readable_by
 from fedspill.defenses.wadm import Wadm
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
@@ -49,6 +55,7 @@ from fedspill.training import LocalTraining, Tensors, gradient
 
 HONEST = 5  # rounds before the plant begins to arrive
 TRAINING = LocalTraining(lr=0.1, batch_size=32)
+EPOCH = 600  # samples of a client whose epoch the cost of a guard is held against
 
 
 def bins(design: BinDesign) -> Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]:
@@ -82,10 +89,47 @@ def hidden_in_dead_inputs(state: Tensors, place: ReadingPlace, batch: int, rng: 
     return planted
 
 
-def traps(kind: Any, firing: float = 1.0) -> Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]:
+def traps(
+    kind: Any, firing: float = 1.0, ladder: bool = False
+) -> Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]:
     return lambda state, place, batch, rng: plant_traps(
-        place.layer, state, place.features(), max(2, int(batch / firing)), kind, rng
+        place.layer,
+        state,
+        place.features(),
+        max(2, int(batch / firing)),
+        kind,
+        rng,
+        most=batch / 2 if ladder else 1.0,
     )
+
+
+def ten_rows(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows the gate over pairs: columns behind the bins are random, so that samples cancel in ten rows, not in two."""
+    planted = bins(BinDesign(functionals=1, norms="usual"))(state, place, batch, rng)
+    second = planted[place.layer.second_weight]
+    size = second.norm(dim=0).mean()
+    mixed = torch.randn(len(second), len(second) - 1, generator=rng)
+    made = mixed @ torch.randn(len(second) - 1, second.shape[1], generator=rng)
+    planted[place.layer.second_weight] = made * size / made.norm(dim=0)
+    return planted
+
+
+def cancelled(place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor) -> Tensor:
+    """What is left of ten neighbouring rows, weighed so that samples which wake all of them cancel.
+
+    Nothing is vouched for: whoever holds the truth says which of these are samples, so this is what a server could read
+    at most by such sums alone. Rows that a gate stopped are passed over.
+    """
+    order = state[place.layer.bias].argsort(descending=True)
+    order = order[bias[order] != 0]
+    heads = state[place.layer.second_weight].double()
+    found = [torch.zeros(0, weight.shape[1], dtype=torch.float64)]
+    for rows in order.unfold(0, len(heads), 1) if len(order) >= len(heads) else ():
+        weights = torch.linalg.svd(heads[:, rows])[2][-1]
+        part = float(weights @ bias[rows])
+        if abs(part) > 1e-9:
+            found.append((weights @ weight[rows])[None] / part)
+    return place.packing().unpack(torch.cat(found))
 
 
 PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]] = {
@@ -102,6 +146,8 @@ PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "trap, calibrated": traps("calibrated"),
     "trap, biases alone": traps("biases"),
     "trap, biases, rows fire for six": traps("biases", 6.0),
+    "trap, biases, one to half of a batch": traps("biases", ladder=True),
+    "bins, ten rows cancel": ten_rows,
 }
 # What looks at a model before training, and what acts in training.
 GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
@@ -110,6 +156,7 @@ GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
     "guard, changes alone": (Guard(examine=False), None),  # as in version 0.1, but for claimed rounds
     "guard": (Guard(), None),
     "gate": (None, GradientGate()),
+    "gate over pairs, firing not compared": (None, GradientGate(pairs=True, firing=False)),
     "gate over pairs": (None, GradientGate(pairs=True)),
     "guard, gate over pairs": (Guard(), GradientGate(pairs=True)),
 }
@@ -154,6 +201,8 @@ def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense 
     if plant == "class fishing":
         x, _ = one_sample(*seen)
         found = packing.unpack(x[None])
+    elif plant == "bins, ten rows cancel":
+        found = cancelled(place, state, *seen)
     else:
         found = max(
             (
@@ -209,7 +258,10 @@ def table(asked: argparse.Namespace) -> None:
     data: Dataset = make("datasets", asked.data).load(None)
     longest = HONEST + max(asked.arrivals)
     made = [federation(data, asked.rows, seed, longest) for seed in asked.seeds_used]
-    wanted = [name for name in PLANTS if not asked.plants or any(word in name for word in asked.plants)]
+    words = [word for word in asked.plants if word not in PLANTS]
+    wanted = [
+        name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
+    ]
     print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
     print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest model |")
     print("|---|---|---|---|---|---|---|")
@@ -228,6 +280,44 @@ def table(asked: argparse.Namespace) -> None:
                     f"{statistics.fmean(before):.2f} ({max(before):.2f}) | {statistics.fmean(honest):.2f} |",
                     flush=True,
                 )
+
+
+def frontier(asked: argparse.Namespace) -> None:
+    """How much is read of a plant that has come so far, and how many clients see it there, however slowly it came."""
+    data: Dataset = make("datasets", asked.data).load(None)
+    made = [federation(data, asked.rows, seed, HONEST + 1) for seed in asked.seeds_used]
+    words = [word for word in asked.plants if word not in PLANTS]
+    wanted = [
+        name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
+    ]
+    print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
+    print("| plant | share of the way | read, mean (most) | seen | read where not seen, most | honest model |")
+    print("|---|---|---|---|---|---|")
+    for plant in wanted:
+        for share in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+            shares, seen, honest = [], [], []
+            for one, seed in zip(made, asked.seeds_used, strict=True):
+                place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
+                goal = PLANTS[plant](place.opened(own), place, asked.batch, torch.Generator().manual_seed(seed))
+                state = on_the_way(own, goal, share, None if plant == "class fishing" else place.layer, asked.way)
+                samples = one.own.take(torch.arange(asked.batch))
+                shares.append(read(place, state, samples, None, plant))
+                honest.append(read(place, own, samples, None, plant))
+                seen.append(_is_seen(one, state))
+            missed = max((part for part, found in zip(shares, seen, strict=True) if not found), default=0.0)
+            print(
+                f"| {plant} | {share} | {statistics.fmean(shares):.2f} ({max(shares):.2f}) | {sum(seen)}/{len(seen)} | "
+                f"{missed:.2f} | {statistics.fmean(honest):.2f} |",
+                flush=True,
+            )
+
+
+def _is_seen(made: Federation, state: Tensors) -> bool:
+    """Whether a client's guard knows the model for a plant by what it is, beside the first model it accepted."""
+    client = ClientContext({}, lambda: made.model, made.own)
+    first, now = looks_of(made.states[0], client), looks_of(state, client)
+    rows = look_at_rows(sketch_rows(state), sketch_rows(made.states[0]))
+    return bool(likeness_words(rows) or plant_words(now, readable_by(first)))
 
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -285,8 +375,8 @@ class Watcher:
 def benign(asked: argparse.Namespace) -> None:
     data: Dataset = make("datasets", asked.data).load(None)
     print(f"{asked.data}, {asked.rounds} benign rounds, n = {len(asked.seeds_used)} federations with one client each")
-    print("| network | takes part | guard | alarms | rounds seen | clients with an alarm | ms a round |")
-    print("|---|---|---|---|---|---|---|")
+    print("| network | takes part | guard | alarms | rounds seen | clients with an alarm | ms a round | of an epoch |")
+    print("|---|---|---|---|---|---|---|---|")
     for title in asked.networks or NETWORKS:
         name, options = NETWORKS[title]
         watchers: dict[tuple[str, str], list[Watcher]] = {}
@@ -309,11 +399,31 @@ def benign(asked: argparse.Namespace) -> None:
         for (often, label), all_of in watchers.items():
             alarms, rounds = sum(one.alarms for one in all_of), sum(one.rounds for one in all_of)
             clients = sum(one.alarms > 0 for one in all_of)
-            cost = 1000 * sum(one.seconds for one in all_of) / rounds
+            cost = 1000 * sum(one.seconds for one in all_of) / max(rounds, 1)
+            share = cost / epoch_ms(model, data, None)
             print(
-                f"| {title} | {often} | {label} | {alarms} | {rounds} | {clients}/{len(all_of)} | {cost:.1f} |",
+                f"| {title} | {often} | {label} | {alarms} | {rounds} | {clients}/{len(all_of)} | {cost:.1f} | "
+                f"{share:.3f} |",
                 flush=True,
             )
+        plain = epoch_ms(model, data, None)
+        gates = [epoch_ms(model, data, GradientGate(pairs=pairs)) / plain for pairs in (False, True)]
+        print(
+            f"{title}: an epoch of {EPOCH} samples takes {plain:.0f} ms; with the gate {gates[0]:.2f} times as long, "
+        )
+        print(f"over pairs {gates[1]:.2f} times", flush=True)
+
+
+def epoch_ms(model: nn.Module, data: Dataset, gate: Defense | None) -> float:
+    """CPU of a client's local epoch, the shorter of two."""
+    training = LocalTraining(lr=0.1, batch_size=20)
+    training = training if gate is None else gate.local(training)
+    state, own, took = dict(state_of(model)), data.train.take(torch.arange(EPOCH)), []
+    for number in range(2):
+        began = time.process_time()
+        train(model, state, own, training, generator(number))
+        took.append(1000 * (time.process_time() - began))
+    return min(took)
 
 
 def main() -> None:
@@ -325,16 +435,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--way", choices=["line", "sphere"], default="sphere")
-    parser.add_argument("--plants", nargs="*", default=[], help="words of their names")
+    parser.add_argument("--plants", nargs="*", default=[], help="names, or words of them")
     parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))
     parser.add_argument("--claims", type=int, default=0, help="rounds that the server says passed before the plant")
     parser.add_argument("--benign", action="store_true")
+    parser.add_argument("--frontier", action="store_true")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))
     asked = parser.parse_args()
     asked.seeds_used = list(range(asked.first_seed, asked.first_seed + asked.seeds))
     torch.set_num_threads(1)
-    if asked.benign:
+    if asked.frontier:
+        frontier(asked)
+    elif asked.benign:
         benign(asked)
     else:
         table(asked)

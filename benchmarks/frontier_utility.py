@@ -28,6 +28,8 @@ from fedspill.defenses.compression import Compression
 from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.dropout import Dropout
 from fedspill.defenses.frozen_head import FrozenHead
+from fedspill.defenses.gradient_gate import GradientGate
+from fedspill.defenses.guard import Guard
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.larger_batches import LargerBatches
 from fedspill.defenses.mixed_classes import MixedClasses
@@ -56,6 +58,9 @@ DEFENSES: dict[str, tuple[Defense, ...]] = {
     "clip-noise, clip 10, sigma 0.03": (ClipNoise(clip=10.0, sigma=0.03),),
     "clip-noise, clip 10, sigma 0.1": (ClipNoise(clip=10.0, sigma=0.1),),
     "clip-noise, Laplace, clip 1, sigma 0.01": (ClipNoise(clip=1.0, sigma=0.01, law="laplace"),),
+    "gradient-gate, 5": (GradientGate(),),
+    "gradient-gate, 5, pairs": (GradientGate(pairs=True),),
+    "guard and gradient-gate, 5, pairs": (Guard(), GradientGate(pairs=True)),
     "compression, 0.9": (Compression(drop=0.9),),
     "compression, 0.99": (Compression(drop=0.99),),
     "compression of the head, 0.9": (Compression(drop=0.9, of="head"),),
@@ -80,6 +85,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--part", default="1/1", help="i/n: every n-th training, from the i-th on")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which no training begins")
+    parser.add_argument("--only", nargs="+", default=list(DEFENSES), choices=list(DEFENSES), metavar="DEFENSE")
     parser.add_argument("--summary", action="store_true", help="print what OUT holds as Markdown, and train nothing")
     asked = parser.parse_args()
     if asked.summary:
@@ -90,7 +96,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     dataset = Mnist().load(asked.data_dir)
     place, parts = (int(word) for word in asked.part.split("/"))
-    for name, seed in [(name, seed) for name in DEFENSES for seed in asked.seeds][place - 1 :: parts]:
+    for name, seed in [(name, seed) for name in asked.only for seed in asked.seeds][place - 1 :: parts]:
         done = {(line["defense"], line["seed"]) for line in lines_of(asked.out)}
         if (name, seed) in done or time.monotonic() - began > asked.until:
             continue

@@ -2,6 +2,8 @@
 
     python benchmarks/planted.py bins --data mnist fashion-mnist cifar10 --rows 256 1024 --fill 0.25 0.6 --batches 10
     python benchmarks/planted.py traps --data mnist --rows 1000 --batch 100 --batches 10
+    python benchmarks/planted.py steps --data mnist --rows 256 1024 --fill 0.125 --clients-of 1 8 --batches 10
+    python benchmarks/planted.py decoded --data fashion-mnist --rows 512 --batch 64 --batches 5 --device cuda
     python benchmarks/planted.py apart --data cifar10 --clients 100 --batch 16 --rows 256 --batches 10
     python benchmarks/planted.py module --data cifar10 --rows 256 --batch 64 --batches 10
     python benchmarks/planted.py large --folder imagenet_samples --rows 256 --batch 32
@@ -27,14 +29,19 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from fedspill.dataset import Dataset, Examples
+from fedspill.federation.local import train
+from fedspill.planting.agreement import agreed
 from fedspill.planting.bins import BinDesign, plant_bins
 from fedspill.planting.first_layer import PlantedNetwork, first_layer_of
+from fedspill.planting.latent_code import fit_decoder, latent, plant_latent_bins
 from fedspill.planting.peel import peel, readings_of
 from fedspill.planting.reading_place import ReadingPlace
 from fedspill.planting.robbing_rows import ImprintModule, plant_brightness, strongest_quotients
-from fedspill.planting.trap_rows import plant_traps
+from fedspill.planting.steady_bins import hold_still, third_layer_of
+from fedspill.planting.trap_rows import fitted_factor, plant_traps
 from fedspill.registry import make
-from fedspill.training import Tensors, gradient
+from fedspill.seeds import generator
+from fedspill.training import LocalTraining, Tensors, gradient
 
 KNOWN = 2000  # images that the server has
 
@@ -48,6 +55,8 @@ class Read:
     vouched: int
     false: int
     seconds: float
+    median: float = 0.0  # PSNR, of all images of the batch
+    above_20: float = 0.0
 
 
 def scored(found: Tensor, real: Tensor, vouched: bool, seconds: float) -> Read:
@@ -60,9 +69,8 @@ def scored(found: Tensor, real: Tensor, vouched: bool, seconds: float) -> Read:
         decibels[torch.from_numpy(columns)] = -10 * error[rows, columns].clamp_min(1e-12).log10()
     clear, sharp = decibels > 30, decibels > 60
     false = len(found) - int(clear.sum()) if vouched else 0
-    return Read(
-        float(clear.double().mean()), float(sharp.double().mean()), len(found) if vouched else 0, false, seconds
-    )
+    shares, many = (float(part.double().mean()) for part in (clear, sharp)), len(found) if vouched else 0
+    return Read(*shares, many, false, seconds, float(decibels.median()), float((decibels > 20).double().mean()))
 
 
 def line(title: str, reads: Sequence[Read], theory: float | None = None) -> None:
@@ -164,19 +172,105 @@ def traps(asked: argparse.Namespace) -> None:
         for rows in asked.rows:
             print(f"\n{name}, {rows} rows, batches of {asked.batch}")
             header()
-            for kind in ("honest", "published", "calibrated", "biases"):
+            for kind in ("honest", "published", "fitted", "calibrated", "biases"):
                 for again in (False, True):
-                    reads = []
-                    for seed in asked.seeds:
-                        drawn = draw(data, asked.batch, seed)
-                        place = ReadingPlace.of(mlp(data.shape, rows, len(data.classes), seed), drawn.known)
-                        planted = dict(place.model.state_dict())
-                        if kind != "honest":
-                            planted = plant_traps(place.layer, planted, place.features(), asked.batch, kind, drawn.rng)  # type: ignore[arg-type]
-                        how = peeled(place, asked.batch, again=again)
-                        found, seconds = read_from(place, planted, drawn, asked.device, how)
-                        reads.append(scored(found, drawn.batch.x, True, seconds))
+                    reads = [_trapped(data, rows, asked, kind, again, seed) for seed in asked.seeds]
                     line(f"{kind}, {'peeled' if again else 'alone in a row'}", reads)
+
+
+def _trapped(data: Dataset, rows: int, asked: argparse.Namespace, kind: str, again: bool, seed: int) -> Read:
+    """Rows of our kinds fire once a batch, or, where found samples are taken out, once up to half of a batch."""
+    drawn = draw(data, asked.batch, seed)
+    place = ReadingPlace.of(mlp(data.shape, rows, len(data.classes), seed), drawn.known)
+    planted, known = dict(place.model.state_dict()), place.features()
+    if kind in ("published", "fitted"):
+        factor = 0.95 if kind == "published" else fitted_factor(known, asked.batch, drawn.rng)
+        planted = plant_traps(place.layer, planted, known, asked.batch, "published", drawn.rng, factor=factor)
+    elif kind != "honest":
+        most = asked.batch / 2 if again else 1.0
+        planted = plant_traps(place.layer, planted, known, asked.batch, kind, drawn.rng, most=most)  # type: ignore[arg-type]
+    found, seconds = read_from(place, planted, drawn, asked.device, peeled(place, asked.batch, again=again))
+    return scored(found, drawn.batch.x, True, seconds)
+
+
+def steps(asked: argparse.Namespace) -> None:
+    """Clients of FedAvg: five local epochs. Nothing is certified; the second line is what two bins agreed on."""
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            for clients, hidden, lr in [(c, h, lr) for c in asked.clients_of for h in (64, 0) for lr in (0.01, 0.1)]:
+                each = max(int(asked.fill[0] * rows) // clients, 1)
+                print(f"\n{name}, {rows} rows, {hidden or 'no'} units behind them, {clients} x {each} images, lr {lr}")
+                header()
+                both = [_stepped(data, rows, hidden, clients, each, lr, seed) for seed in asked.seeds]
+                line("everything", [one for one, _ in both])
+                line("agreed on by two bins", [two for _, two in both])
+
+
+def _stepped(data: Dataset, rows: int, hidden: int, clients: int, each: int, lr: float, seed: int) -> tuple[Read, Read]:
+    drawn, batch, epochs = draw(data, clients * each, seed), min(each, 8), 5
+    torch.manual_seed(seed)
+    behind = [nn.Linear(rows, hidden), nn.ReLU()] if hidden else []
+    model = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(int(np.prod(data.shape)), rows),
+        nn.ReLU(),
+        *behind,
+        nn.Linear(hidden or rows, len(data.classes)),
+    )
+    place, gain = ReadingPlace.of(model, drawn.known), 1e-3
+    state, packings = dict(model.state_dict()), [place.packing()]
+    planted = plant_bins(place.layer, state, place.inputs(), BinDesign(gain=gain), drawn.rng, packings)
+    third = third_layer_of(model, place.layer)
+    if third is not None:
+        hold_still(planted, place.layer, third, gain, drawn.rng, lr=lr, passes=epochs / batch)
+    training = LocalTraining(lr=lr, batch_size=batch, epochs=epochs)
+    names = place.layer.weight, place.layer.bias
+    total = [torch.zeros_like(planted[name], dtype=torch.float64) for name in names]
+    for number, part in enumerate(torch.arange(clients * each).split(each)):
+        moved = train(model, planted, drawn.batch.take(part), training, generator(seed, number))
+        total = [one - moved[name].double() / lr for one, name in zip(total, names, strict=True)]
+    began = time.process_time()
+    found, sure = agreed(PlantedNetwork.of(model, planted), place.packing(), *total, clients * each)
+    spent = time.process_time() - began
+    return scored(found, drawn.batch.x, False, spent), scored(found[:sure], drawn.batch.x, True, spent)
+
+
+def decoded(asked: argparse.Namespace) -> None:
+    """Scale-MIA: convolutions with max pools, through which no exact plant gets. `--steps` of training it."""
+    for name in asked.data:
+        data: Dataset = make("datasets", name).load(None)
+        for rows in asked.rows:
+            print(f"\n{name}, pooled convolutions, {rows} rows, batches of {asked.batch}, {asked.steps} steps")
+            header()
+            reads = [_decoded(data, rows, asked, seed) for seed in asked.seeds]
+            line("Scale-MIA", reads, (1 - 1 / rows) ** (asked.batch - 1))
+            above = statistics.fmean(one.above_20 for one in reads)
+            print(f"  above 20 dB {above:.3f}; median PSNR {statistics.fmean(one.median for one in reads):.1f} dB")
+
+
+def _decoded(data: Dataset, rows: int, asked: argparse.Namespace, seed: int) -> Read:
+    drawn, (channels, height, width) = draw(data, asked.batch, seed), data.shape
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), rows), nn.ReLU(), nn.Linear(rows, len(data.classes)),
+    ).to(asked.device)  # fmt: skip
+    layer, known = first_layer_of(model), data.test.x.to(asked.device)
+    fit_decoder(model, layer, known, asked.steps, 1024, drawn.rng, with_encoder=True)
+    with torch.no_grad():
+        codes = torch.cat([latent(model, layer, part) for part in known.split(500)])
+        planted = plant_latent_bins(layer, dict(model.state_dict()), codes)
+    model.load_state_dict(planted)
+    sent = {name: tensor.double() for name, tensor in gradient(model, drawn.batch.to(asked.device)).items()}
+    began = time.process_time()
+    decoder = fit_decoder(model, layer, known, asked.steps, 1024, drawn.rng, with_encoder=False)
+    readings = readings_of(*(planted[name].double() for name in (layer.weight, layer.bias, layer.second_weight)))
+    found = strongest_quotients(readings, sent[layer.weight], sent[layer.bias], asked.batch)
+    with torch.no_grad():
+        images = decoder(found.float()).reshape(-1, *data.shape)
+    return scored(images.cpu(), drawn.batch.x, False, time.process_time() - began)
 
 
 def apart(asked: argparse.Namespace) -> None:
@@ -188,11 +282,11 @@ def apart(asked: argparse.Namespace) -> None:
             print(f"\n{name}, {clients} clients of {each} images in one sum, {rows} rows")
             header()
             for title, many in (("LOKI", 0), ("bins by 3, peeled", 3)):
-                reads = [_apart(data, rows, clients, each, samples, many, seed) for seed in asked.seeds]
+                reads = [_apart(data, rows, clients, each, samples, many, seed, asked.device) for seed in asked.seeds]
                 line(title, reads, (1 - 1 / rows) ** (each - 1) if many == 0 else None)
 
 
-def _apart(data: Dataset, rows: int, clients: int, each: int, samples: int, many: int, seed: int) -> Read:
+def _apart(data: Dataset, rows: int, clients: int, each: int, samples: int, many: int, seed: int, device: str) -> Read:
     drawn = draw(data, samples, seed)
     wide = (data.shape[0] + 1) * clients
     spec = make("models", "cnn-flat", {"first": data.shape[0], "second": wide, "dense": rows})
@@ -200,23 +294,28 @@ def _apart(data: Dataset, rows: int, clients: int, each: int, samples: int, many
     place = ReadingPlace.of(model, drawn.known)
     assert place.through is not None
     state, packings = dict(model.state_dict()), [place.packing(block) for block in range(clients)]
-    same = int(torch.randint(1 << 30, (1,), generator=drawn.rng))
+    # Rows are alike for all clients, kernels are not.
+    opened = place.opened(state, 0)
+    made = (
+        plant_brightness(place.layer, opened, place.inputs(), packings)
+        if many == 0
+        else plant_bins(place.layer, opened, place.inputs(), BinDesign(many), drawn.rng, packings)
+    )
+    first, kernels = (
+        made[place.layer.weight],
+        [f"{name}.{part}" for name in place.through.convolutions for part in ("weight", "bias")],
+    )
     weight: Tensor | None = None
-    planted: list[Tensors] = []
+    model.load_state_dict(made)
+    model.to(device)
     for block, part in enumerate(torch.arange(samples).split(each)):
-        opened = place.opened(state, block)
-        rng = torch.Generator().manual_seed(same)
-        made = (
-            plant_brightness(place.layer, opened, place.inputs(), packings)
-            if many == 0
-            else plant_bins(place.layer, opened, place.inputs(), BinDesign(many), rng, packings)
-        )
-        model.load_state_dict(made)
-        sent = gradient(model, drawn.batch.take(part))[place.layer.weight] / clients
+        own = place.opened({name: state[name] for name in kernels}, block)
+        model.load_state_dict({name: own[name] for name in kernels}, strict=False)
+        sent = gradient(model, drawn.batch.take(part).to(device))[place.layer.weight] / clients
         weight = sent if weight is None else weight + sent
-        planted.append({name: tensor for name, tensor in made.items() if name != place.layer.weight})
-        first = made[place.layer.weight]
     assert weight is not None
+    weight = weight.cpu()
+    model.cpu()
     began, found = time.process_time(), []
     height = place.through.side[0] * place.through.side[1]
     for block in range(clients):  # each block by itself: a network of one client reads it
@@ -227,7 +326,7 @@ def _apart(data: Dataset, rows: int, clients: int, each: int, samples: int, many
         alone = ReadingPlace.of(small.build(data.shape, len(data.classes), seed=0), drawn.known)
         opened = alone.opened(dict(alone.model.state_dict()), 0)
         one = {**opened, alone.layer.weight: first[:, columns]}
-        one |= {name: planted[block][name] for name in (place.layer.bias, place.layer.second_weight, "head.bias")}
+        one |= {name: made[name] for name in (place.layer.bias, place.layer.second_weight, "head.bias")}
         network = PlantedNetwork.of(alone.model, one)
         if many == 0:
             readings = readings_of(network.first.weight, network.first.bias, network.second.weight)
@@ -282,7 +381,7 @@ def large(asked: argparse.Namespace) -> None:
         line("bins by 3, peeled", reads)
 
 
-KINDS = {"bins": bins, "traps": traps, "apart": apart, "module": module, "large": large}
+KINDS = {kind.__name__: kind for kind in (bins, traps, steps, decoded, apart, module, large)}
 
 
 def main() -> None:
@@ -294,7 +393,9 @@ def main() -> None:
     parser.add_argument("--functionals", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--clients-of", type=int, nargs="+", default=[1], help="of FedAvg, in one sum")
     parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=4000, help="of training Scale-MIA's decoder")
     parser.add_argument("--first-seed", type=int, default=70_000)
     parser.add_argument("--folder", default="imagenet_samples")
     parser.add_argument("--device", default="cpu")

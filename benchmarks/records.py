@@ -2,11 +2,12 @@
 
     python benchmarks/records.py adult-8 adult-fedavg-8 --seed 96000 --federations 5 --clients 4
     python benchmarks/records.py adult-8 --attacks records tableak --seed 96000
+    python benchmarks/records.py adult-64 adult-80 --attacks planted-records --seed 72000
 
 One line per cell and attack. Each federation draws its own model and clients, and each client's one message is
 attacked: n is the number of messages. Intervals are 95 %, over federations where there are at least three. Chance is
 the best of modes and medians, those of the record's class, and others' records. TabLeak runs as published: 30 starts,
-1,500 steps.
+1,500 steps. `planted-records` is a malicious server's: it runs each federation with its plant.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from typing import Any
 import torch
 
 from fedspill.attack_run import metrics_of, run_attack
+from fedspill.audit.planted_run import run_planted
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.leaks.records.leak import RECORDS
 from fedspill.metric import Measured
 from fedspill.registry import make
 from fedspill.seeds import seed_of
-from fedspill.threat import CURIOUS_SERVER
+from fedspill.threat import CURIOUS_SERVER, MALICIOUS_SERVER_UPDATES
 from fedspill.trace import MemoryTrace
 
-PUBLISHED = {"tableak": {"starts": 30, "steps": 1500}}
+PLANTED = "planted-records"
+OPTIONS = {"tableak": {"starts": 30, "steps": 1500}, PLANTED: {"rounds_read": 1}}
 SHOWN = ("record-fields", "records-whole")
 
 
@@ -53,7 +56,7 @@ def fedavg(data: Any, samples: int, batch: int, lr: float, momentum: float = 0.0
 
 
 CELLS = {
-    **{f"adult-{samples}": fedsgd("adult", samples) for samples in (8, 16, 32, 64)},
+    **{f"adult-{samples}": fedsgd("adult", samples) for samples in (8, 16, 32, 48, 64, 80)},
     "adult-fedavg-8": fedavg("adult", 8, 8, 0.01),
     "adult-fedavg-8-lr.1": fedavg("adult", 8, 8, 0.1),
     "adult-fedavg-8-of-4": fedavg("adult", 8, 4, 0.01),
@@ -85,7 +88,7 @@ def federate(cell: Cell, clients: int, seed: int, data_dir: Path | None) -> tupl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="+", choices=[*CELLS, "all"])
-    parser.add_argument("--attacks", nargs="+", default=["records"], choices=["records", "tableak"])
+    parser.add_argument("--attacks", nargs="+", default=["records"], choices=["records", "tableak", PLANTED])
     parser.add_argument("--seed", type=int, default=96_000, help="of the first federation")
     parser.add_argument("--federations", type=int, default=5)
     parser.add_argument("--clients", type=int, default=4, help="of each federation")
@@ -101,11 +104,17 @@ def main() -> None:
             trace, deployment = federate(CELLS[name], asked.clients, seed, asked.data_dir)
             truth, known = trace.truth().beside(deployment.shares.clients), deployment.knowledge()
             for attack in asked.attacks:
-                made = make("attacks", attack, {"origins": asked.clients, **PUBLISHED.get(attack, {})})
+                many = {} if attack == PLANTED else {"origins": asked.clients}
+                made = make("attacks", attack, {**many, **OPTIONS.get(attack, {})})
+                recording, threat = trace, CURIOUS_SERVER
+                if attack == PLANTED:
+                    (recording, known), threat = (
+                        run_planted(made, MALICIOUS_SERVER_UPDATES, deployment),
+                        MALICIOUS_SERVER_UPDATES,
+                    )
+                    truth = recording.truth().beside(deployment.shares.clients)
                 began = time.process_time()
-                outcome = run_attack(
-                    made, trace, CURIOUS_SERVER, knowledge=known, seed=seed_of(seed, attack), truth=truth
-                )
+                outcome = run_attack(made, recording, threat, knowledge=known, seed=seed_of(seed, attack), truth=truth)
                 spent[attack] += time.process_time() - began
                 answered = len(outcome.measured[SHOWN[0]].values) if outcome.measured else 0
                 unanswered[attack] += asked.clients - answered

@@ -191,6 +191,13 @@ class TableSchema:
     def width(self) -> int:
         return sum(len(field.places) for field in self.fields)
 
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest number that an encoded record may hold, as far as ranges are known."""
+        numbers = [field for field in self.fields if isinstance(field, NumberField)]
+        ends = [(end - field.shift) / field.scale for field in numbers for end in (field.low, field.high)]
+        known = [end for end in ends if abs(end) < torch.inf]
+        return min([0.0, *known]), max([1.0, *known])
+
     def nearest(self, x: Tensor) -> Tensor:
         """(n, columns) the valid records nearest to rows x (n, columns), field by field."""
         found = torch.empty_like(x)

@@ -41,6 +41,7 @@ from fedspill.trace_folder import FolderRecorder, FolderTrace
 
 NAMES = [entry.name for entry in entries("attacks")]
 QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minutes
+    "scale-mia": {"steps": 20},
     "cafe-paper": {"iterations": 3},
     "cone": {"steps": 3, "uses": 2},
     "model-completion": {"steps": 3},

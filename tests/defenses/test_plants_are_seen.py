@@ -15,7 +15,7 @@ from fedspill.dataset import Examples
 from fedspill.defense import ClientContext, Verdict
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
-from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs, look_at
+from fedspill.defenses.model_checks.isolating_units import contributors, fewest_between, fewest_in_pairs, look_at
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
 from fedspill.federation.local import train
 from fedspill.messages import EVERYONE, SERVER, Message
@@ -210,3 +210,36 @@ def test_the_gate_over_pairs_stops_what_the_plain_gate_lets_through() -> None:
     gated = GradientGate(pairs=True).local(LocalTraining(algorithm="fedsgd", batch_size=64))
     gradient = gated.gradient_of(model, batch, generator(0, "gate"))
     assert float((gradient[place.layer.weight].abs().sum(1) > 0).double().mean()) > 0.5
+
+
+def test_rows_that_cancel_only_by_tens_get_past_pairs_and_not_past_whom_they_fire_for() -> None:
+    """Columns behind the bins are random: no two rows get the same from a sample, and ten of them together do."""
+    model = nn.Sequential(nn.Flatten(), *list(network(0, classes=10, features=64, widths=[384]))[1:])
+    place, rng = ReadingPlace.of(model, DIGITS.test.x), torch.Generator().manual_seed(0)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    design = BinDesign(functionals=1, norms="usual")
+    planted = plant_bins(place.layer, state, place.inputs(), design, rng, [place.packing()])
+    second = planted[place.layer.second_weight]
+    planted[place.layer.second_weight] = torch.randn(second.shape, generator=rng) * second.std()
+    batch, open_ = Examples(OWN.x[:48], OWN.y[:48]), {}
+    for name, handed in (("planted", planted), ("honest", state)):
+        for firing in (False, True):
+            model.load_state_dict(handed)
+            training = GradientGate(pairs=True, firing=firing).local(LocalTraining(algorithm="fedsgd", batch_size=48))
+            gradient = training.gradient_of(model, batch, generator(0, "gate"))
+            open_[name, firing] = float((gradient[place.layer.weight].abs().sum(1) > 0).double().mean())
+    assert open_["planted", False] > 0.15
+    assert open_["planted", True] < 0.1, "rows that nearly all samples reach are not compared"
+    assert open_["honest", True] > 0.45
+
+
+def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> None:
+    rng = torch.Generator().manual_seed(1)
+    signals = torch.randn(40, 6, generator=rng) * (torch.rand(40, 6, generator=rng) < 0.5)
+    signals[:, 1] = torch.where(signals[:, 0] != 0, 1.0, 0.0)
+    signals[:2, 1] = torch.where(signals[:2, 0] != 0, 0.0, 1.0)  # two samples tell 1 from 0
+    signals[:, 4], signals[:, 5] = 1.0, 0.0
+    found = fewest_between(signals)
+    assert found[:2].tolist() == [2.0, 2.0]
+    assert float(found[2]) > 5
+    assert bool(torch.isinf(found[4:]).all()), "of units that all or none reach nothing is said"

@@ -47,6 +47,8 @@ COSTS = {
     "planted": AttackCost(1.4, 0.0, 0.6),
     "planted-membership": AttackCost(2.0, 0.0, 0.6),
     "planted-inputs": AttackCost(2.0, 0.0, 0.25),
+    "planted-records": AttackCost(2.0, 0.0, 0.25),
+    "scale-mia": AttackCost(6.0, 0.0, 1.0),
     "robbing-the-fed": AttackCost(2.0, 0.0, 0.2),
     "trap-weights": AttackCost(2.2, 0.0, 0.2),
     "class-fishing": AttackCost(6.0, 0.0, 0.35),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fedspill.defense import Check, Defense, SentMessages
-from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs
+from fedspill.defenses.model_checks.isolating_units import contributors, fewest_between, fewest_in_pairs
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
 from fedspill.training import LocalTraining, Tensors
@@ -27,7 +27,8 @@ class GradientGate(Defense):
     fewer than 8 samples cannot be gated.
 
     With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
-    differences. Samples count alike there, however wrong the model is about them.
+    differences. Samples count alike there, however wrong the model is about them. So are rectified neurons that fire
+    for the same samples as another, but for fewer: these are what differences of three and more are made of.
     """
 
     name: ClassVar[str] = "gradient-gate"
@@ -37,13 +38,14 @@ class GradientGate(Defense):
 
     fewest: float = 5.0
     pairs: bool = False
+    firing: bool = True  # with pairs: whom neurons fire for is compared too
 
     def __post_init__(self) -> None:
         if not self.fewest > 1:
             raise UsageError(f"fewest is a number of samples above 1, got {self.fewest}.")
 
     def local(self, training: LocalTraining) -> LocalTraining:
-        return guarded(training, _Gate(self.fewest, self.pairs))
+        return guarded(training, _Gate(self.fewest, self.pairs, self.firing))
 
     def verify(self, sent: SentMessages) -> Check:
         return Check(self.name, None, "a gate inside local training leaves no mark on a message")
@@ -54,6 +56,7 @@ class GradientGate(Defense):
 class _Gate(StepRule):
     fewest: float
     pairs: bool
+    firing: bool
 
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         hidden = [module for module in model.modules() if isinstance(module, nn.Linear)][:-1]
@@ -78,4 +81,6 @@ class _Gate(StepRule):
         if self.pairs and len(gradient) >= 8:
             even = gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1e-30)
             open_ &= fewest_in_pairs(even) >= needed
+            if self.firing:
+                open_ &= fewest_between(gradient) >= needed
         return gradient * open_

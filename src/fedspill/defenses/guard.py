@@ -18,6 +18,7 @@ from fedspill.defenses.model_checks.change_statistics import (
     layers_of,
     read_change,
 )
+from fedspill.defenses.model_checks.isolating_units import SIZES
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
 from fedspill.defenses.model_checks.suspected_plant import (
     likeness_words,
@@ -102,9 +103,8 @@ class Guard(Defense):
             return {}, ""
         sketches = sketch_rows(message.tensors)
         looks = looks_of(message.tensors, client)
-        readable = float(first[_READABLE]) if _READABLE in first else 1.0  # of a first model nothing can be asked
-        words = likeness_words(look_at_rows(sketches, first)) or plant_words(looks, readable)
-        seen = {**sketches, _READABLE: torch.tensor([readable_by(looks)])} if looks else sketches
+        words = likeness_words(look_at_rows(sketches, first)) or plant_words(looks, _readable_of(first))
+        seen = {**sketches, _READABLE: torch.tensor(readable_by(looks))} if looks else sketches
         return seen, "" if message.round in self.accept else words
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
@@ -125,6 +125,12 @@ def _begun(seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _first_seen(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(_FIRST): seen for name, seen in memory.items() if name.startswith(_FIRST)}
+
+
+def _readable_of(first: Mapping[str, Tensor]) -> list[float]:
+    """What the first model gave away; everything where it is not known, so that of a first model nothing is asked."""
+    kept = first.get(_READABLE)
+    return [1.0] * len(SIZES) if kept is None or len(kept) != len(SIZES) else kept.tolist()
 
 
 def _is_sound(message: Message) -> bool:

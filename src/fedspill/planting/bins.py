@@ -25,6 +25,9 @@ from fedspill.training import Tensors
 
 Norms: TypeAlias = Literal["small", "usual"]
 BELOW = 3.0  # deviations by which the lowest threshold lies below all that the server has: every sample has a bin
+# Deviation of the law around a height, and points that stand for it. Of 0.05, 0.1 and 0.2 of a deviation, 0.1 leaves as
+# many samples alone as theory says (MNIST, CIFAR-10; 256 and 1,024 bins, 2,000 images at hand, seeds 69000 to 69011).
+_BLUR, _SPREAD = 0.1, 16
 _EMPTY = 1e-6  # variance, of the largest, below which a direction counts as constant
 
 
@@ -74,10 +77,22 @@ def bins_of(known: Tensor, rows: int, design: BinDesign, rng: torch.Generator) -
         raise NotApplicable(f"{rows} rows are too few for bins by {design.functionals} numbers.")
     along = functionals(known, design.functionals, design.rank, rng)
     heights = known.double() @ along.T
-    shares = torch.arange(1, each, dtype=torch.float64) / each
-    thresholds = torch.quantile(_few(heights, 20_000), shares, dim=0).T  # (functionals, each - 1)
+    thresholds = _even_thresholds(_few(heights, 20_000), each).T  # (functionals, each - 1)
     thresholds = torch.cat([heights.amin(0)[:, None] - BELOW, thresholds], 1)
     return design.gain * along.repeat_interleave(each, 0), -design.gain * thresholds.reshape(-1)
+
+
+def _even_thresholds(heights: Tensor, many: int) -> Tensor:
+    """(many - 1, numbers) between which equal shares of inputs like those of `heights` (n, numbers) fall.
+
+    Every height stands for a narrow normal law around it. Otherwise, where there are about as many bins as heights,
+    some bins are much wider than others, and more samples share theirs.
+    """
+    places = (torch.arange(_SPREAD, dtype=torch.float64) + 0.5) / _SPREAD
+    around = _BLUR * torch.special.ndtri(places)[:, None] * heights.std(0)
+    spread = (heights[:, None] + around).flatten(0, 1).sort(0).values
+    even: Tensor = spread[(torch.arange(1, many) * len(spread)) // many]
+    return even
 
 
 @torch.no_grad()

@@ -19,11 +19,13 @@ from torch import Tensor
 from fedspill.planting.first_layer import PlantedNetwork
 from fedspill.planting.input_packing import InputPacking
 
-TOLERANCE = 1e-4  # relative, of what a sample sends back: float32 sums of 1,000 samples are about 1e-5 off
+# Relative, of what a sample sends back. Differences of float32 sums of 1,000 samples were 1.4e-5 off at most; what a
+# row gets by itself 1e-6 in nine of ten cases, and since rows are many, mixtures come by chance as near as 1e-4.
+TOLERANCE, TOLERANCE_ALONE = 1e-4, 3e-6
 SLACK = 0.02  # of the range of inputs: a value so far outside is no rounding
 _FLOOR = 3e-7  # of the largest bias gradient: a reading below is rounding
 _PARALLEL = 1e-5  # distance of unit vectors of which one is the other, rounded
-_SAME = 1e-2  # of the range, root mean square: two findings that differ by less are one sample, read twice
+_SAME = 1e-3  # of the range, root mean square: two findings that differ by less are one sample, read twice
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +61,8 @@ def readings_of(weight: Tensor, bias: Tensor, second: Tensor) -> Readings:
     live = (sizes > 0).nonzero().flatten()
     unit, height = weight[live] / sizes[live, None], bias[live] / sizes[live]
     # Rows of one direction have equal numbers along any other; that sorts them together, by height among themselves.
-    mark = unit @ torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype).cos()
-    group = torch.zeros(len(live), dtype=torch.int64)
+    mark = unit @ torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype, device=weight.device).cos()
+    group = torch.zeros_like(live)
     by_mark = mark.argsort()
     if len(live) > 1:
         apart = (unit[by_mark][1:] - unit[by_mark][:-1]).norm(dim=1) > _PARALLEL
@@ -68,7 +70,7 @@ def readings_of(weight: Tensor, bias: Tensor, second: Tensor) -> Readings:
     by_height = height.argsort(descending=True, stable=True)
     order = by_height[group[by_height].argsort(stable=True)]
     rows, of = live[order], group[order]
-    less, share = rows.clone(), torch.zeros(len(rows), dtype=weight.dtype)
+    less, share = rows.clone(), weight.new_zeros(len(rows))
     if len(rows) > 1:
         paired = of[1:] == of[:-1]
         less[:-1][paired] = rows[1:][paired]
@@ -95,35 +97,39 @@ def peel(
     samples: int,
     readings: Readings | None = None,
     *,
+    labels: Tensor | None = None,
     tolerance: float = TOLERANCE,
     again: bool = True,
 ) -> Peeled:
     """All samples that can be vouched for in the mean gradient over `samples` of them, in float64.
 
-    weight_gradient (rows, features) and bias_gradient (rows,) are those of the first layer. Without `again` only what
-    is alone in a reading at once is found.
+    weight_gradient (rows, features) and bias_gradient (rows,) are those of the first layer. `labels` are those that the
+    batch may have; of very many, one fits a mixture by chance. `tolerance` is for differences of rows; deep networks
+    round more. Without `again` only what is alone in a reading at once is found.
     """
     first, second = network.first, network.second
     if readings is None:
         readings = readings_of(first.weight, first.bias, second.weight)
     left, biases = weight_gradient.clone(), bias_gradient.clone()
     floor = _FLOOR * float(biases.abs().max())
-    look = torch.ones(len(readings.rows), dtype=torch.bool)
+    look = torch.ones_like(readings.rows, dtype=torch.bool)
     found: list[Tensor] = []
-    labels: list[int] = []
+    classes: list[int] = []
     while len(found) < samples:
         part = readings.of(biases)
         open_ = (look & (part.abs() > floor)).nonzero().flatten()
         look[:] = False
-        taken = _vouched(network, packing, readings, left, part, open_, samples, floor, tolerance)
+        taken = _vouched(network, packing, readings, left, part, open_, samples, floor, labels, tolerance)
         fresh: list[tuple[Tensor, int]] = []
         for x, label in taken:
-            if len(found) + len(fresh) < samples and not _known(x, [*found, *(one for one, _ in fresh)], packing):
+            if len(found) + len(fresh) < samples and not known_already(
+                x, [*found, *(one for one, _ in fresh)], packing
+            ):
                 fresh.append((x, label))
         if not fresh:
             break
         found += [x for x, _ in fresh]
-        labels += [label for _, label in fresh]
+        classes += [label for _, label in fresh]
         if not again:
             break
         x = torch.stack([x for x, _ in fresh])
@@ -133,7 +139,7 @@ def peel(
         biases -= sent.sum(0)
         look = (readings.of(sent.T).abs() > 0).any(1)
     stack = torch.stack(found) if found else left.new_zeros(0, *packing.shape)
-    return Peeled(stack, torch.tensor(labels, dtype=torch.int64))
+    return Peeled(stack, torch.tensor(classes, dtype=torch.int64))
 
 
 def _vouched(
@@ -145,6 +151,7 @@ def _vouched(
     places: Tensor,
     samples: int,
     floor: float,
+    labels: Tensor | None,
     tolerance: float,
 ) -> list[tuple[Tensor, int]]:
     """The samples alone in the readings at `places`, with their labels, the best fitting first and each once."""
@@ -162,27 +169,31 @@ def _vouched(
     passed = network.passed(x)
     active = (passed.z.detach() > 0).to(left.dtype)  # (n, rows)
     inside = readings.of(active.T) != 0  # (readings, n) which readings each sample is part of
-    inside_own = inside[places, torch.arange(len(places))]
+    inside_own = inside[places, torch.arange(len(places), device=places.device)]
     empty = (inside & (part.abs() <= floor)[:, None]).any(0)
     expected = network.sent_by_label(passed, some.rows, some.less, some.share) / samples
+    expected = expected if labels is None else expected[:, labels]
     off, label = ((part[places, None] - expected).abs() / expected.abs().clamp_min(1e-300)).min(1)
-    good = (inside_own & ~empty & (off < tolerance)).nonzero().flatten()
+    label = label if labels is None else labels[label]
+    near = off < torch.where(some.share == 0, TOLERANCE_ALONE, tolerance)
+    good = (inside_own & ~empty & near).nonzero().flatten()
     taken: list[tuple[Tensor, int]] = []
     seen: dict[bytes, list[Tensor]] = {}
     marks = active.bool().cpu().numpy()
     for index in good[off[good].argsort()].tolist():
         twins = seen.setdefault(marks[index].tobytes(), [])
-        if not _known(x[index], twins, packing):  # else the same sample, found through another reading
+        if not known_already(x[index], twins, packing):  # else the same sample, found through another reading
             twins.append(x[index])
             taken.append((x[index], int(label[index])))
     return taken
 
 
-def _known(x: Tensor, found: list[Tensor], packing: InputPacking) -> bool:
+def known_already(x: Tensor, found: list[Tensor], packing: InputPacking, same: float = _SAME) -> bool:
+    """Whether a finding is one of those found before, read twice."""
     if not found:
         return False
     apart = (torch.stack(found) - x).flatten(1).square().mean(1).sqrt().min()
-    return float(apart) < _SAME * (packing.high - packing.low)
+    return float(apart) < same * (packing.high - packing.low)
 
 
 def rows_alone(rows: int) -> Readings:

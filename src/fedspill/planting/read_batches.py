@@ -79,6 +79,30 @@ def planted_batches(view: View, rounds: range, layer: PlantedLayer) -> tuple[lis
     return found, notes
 
 
+@dataclass(frozen=True)
+class SeveralSteps:
+    """What a server knows of clients that make more than one local step."""
+
+    lr: float
+    passes: float  # epochs divided by samples a batch: how much one sample counts in all
+
+
+def several_steps(view: View) -> SeveralSteps | None:
+    """Of clients that make several steps, as far as their earlier messages and the protocol tell; None of others."""
+    if view.public.get("algorithm") == "fedsgd" or not view.has("local_lr"):
+        return None
+    lr, batch = view.knows("local_lr"), _count(view.knows("batch_size") if view.has("batch_size") else None, 0)
+    epochs = _count(view.knows("local_epochs") if view.has("local_epochs") else None, 1)
+    if not isinstance(lr, int | float) or not 1e-12 <= lr <= 1e12 or not batch:
+        return None
+    kinds: tuple[Kind, ...] = ("update", "aggregate")
+    seen = [message for kind in kinds if view.sees(kind) for message in view.get(kind)]
+    sizes = [_count(m.info.get("examples", 1), 1) / _count(m.info.get("clients", 1), 1) for m in seen]
+    if epochs == 1 and max(sizes, default=0) <= batch:
+        return None
+    return SeveralSteps(float(lr), epochs / batch)
+
+
 def _fault(message: Message, models: Mapping[str, Tensors], layer: PlantedLayer) -> str:
     """Why a message is not one of the model that was handed out; nothing where it is."""
     examples = message.info.get("examples", 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,15 @@ class ReadingPlace:
     layer: PlantedLayer
     known: Tensor
     through: PassThrough | None  # None: the layer reads inputs as they are
+    limits: tuple[float, float] | None = None  # of all values that an input may have, where they are known
 
     @staticmethod
     def known_to(view: View) -> ReadingPlace:
-        """The place in the network whose code the server has; inputs of the kind say between which values they lie."""
-        return ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
+        """The place in the network whose code the server has; inputs of the kind say between which values they lie, or
+        the schema where they are records of a table.
+        """
+        place = ReadingPlace.of(view.knows("architecture")(), view.knows("unlabelled_aux"))
+        return replace(place, limits=view.knows("table_schema").limits()) if view.has("table_schema") else place
 
     @staticmethod
     def of(model: nn.Module, known: Tensor) -> ReadingPlace:
@@ -53,9 +57,11 @@ class ReadingPlace:
         return 1 if self.through is None else self.through.blocks
 
     def packing(self, block: int = 0) -> InputPacking:
-        if self.through is None:
-            return InputPacking.flat(self.known)
-        return self.through.packing(self.known, block)
+        through = self.through
+        packing = InputPacking.flat(self.known) if through is None else through.packing(self.known, block)
+        if self.limits is None:
+            return packing
+        return replace(packing, low=min(packing.low, self.limits[0]), high=max(packing.high, self.limits[1]))
 
     def opened(self, state: Tensors, block: int = 0) -> Tensors:
         """The state with the way to the layer made free, for inputs of that block."""

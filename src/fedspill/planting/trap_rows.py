@@ -4,6 +4,10 @@ As published, half of a row's weights are negative and the other half are the sa
 How rarely such a row fires depends on the data. A server that has inputs of the kind need not guess: it sets each bias
 so that its row fires for one sample in a batch. That works with honest weights too, of which nothing but the biases
 moves.
+
+Where found samples are taken out of the other rows (peel.py), rows that fire for several samples are of use as well,
+and those that no row singles out are left to them. So rows then fire for one sample, for half of the batch, and for
+every number between, the small ones as often as the large ones by their logarithm: as the degrees of a rateless code.
 """
 
 from __future__ import annotations
@@ -44,11 +48,13 @@ def plant_traps(
     *,
     factor: float = 0.95,
     sigma: float = 0.5,
+    most: float = 1.0,
 ) -> Tensors:
     """The state with traps for batches of `samples`; `known` (n, features) are features of inputs at hand.
 
     "published": rows as published, without biases. "calibrated": those rows as large as the ones that they replace, and
-    biases by the inputs at hand. "biases": the rows that are there, with such biases.
+    biases by the inputs at hand. "biases": the rows that are there, with such biases. By these the first row fires for
+    one sample of a batch, the last for `most`.
     """
     planted = {name: tensor.clone() for name, tensor in state.items()}
     weight, bias = planted[layer.weight], planted[layer.bias]
@@ -58,9 +64,27 @@ def plant_traps(
         weight.copy_(rows if kind == "published" else rows * usual / rows.norm(dim=1, keepdim=True))
         bias.zero_()
     if kind != "published":
-        heights = known.to(weight) @ weight.T
-        bias.copy_(-torch.quantile(heights[:20_000], 1 - 1 / max(samples, 2), dim=0))
+        heights = (known[:20_000].to(weight) @ weight.T).sort(0, descending=True).values
+        fires = max(most, 1.0) ** torch.linspace(0, 1, len(bias))
+        above = (fires / max(samples, 2) * len(heights)).round().long().clamp(1, max(len(heights) - 1, 1))
+        below, columns = above.clamp(max=len(heights) - 1), torch.arange(len(bias))
+        bias.copy_(-(heights[above - 1, columns] + heights[below, columns]) / 2)
     return planted
+
+
+def fitted_factor(known: Tensor, samples: int, rng: torch.Generator) -> float:
+    """The factor at which half of the published rows fire for less than one of `samples` inputs like `known`.
+
+    The authors fit it to the data; they leave open how.
+    """
+    low, high = 0.0, 1.0
+    rows = trap_rows(100, known.shape[1], 1.0, 1.0, rng).to(known)
+    pushes, pulls = known @ rows.clamp(min=0).T, known @ rows.clamp(max=0).T
+    for _ in range(12):
+        middle = (low + high) / 2
+        often = float((middle * pushes + pulls > 0).double().mean(0).median())
+        low, high = (low, middle) if often > 1 / samples else (middle, high)
+    return (low + high) / 2
 
 
 def distinct_quotients(

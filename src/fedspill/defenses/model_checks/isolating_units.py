@@ -42,6 +42,24 @@ def fewest_in_pairs(signals: Tensor) -> Tensor:
     return _pairs(signals)[0]
 
 
+def fewest_between(signals: Tensor) -> Tensor:
+    """(units,) the fewest samples that reach a unit and not another, or that one and not it; signals (samples, units).
+
+    A server that gives each unit weights of its own in the next layer makes all samples tell every pair of units apart,
+    and takes three or more units together to cancel them. To single a sample out these still have to differ by few in
+    whom they fire for. Units that all samples reach, or none, are not compared: smooth activations have no others.
+    """
+    on = (signals != 0).double()
+    reached = on.sum(0)
+    some = (reached >= FEW) & (reached <= len(on) - FEW)
+    apart = reached[:, None] + reached[None] - 2 * on.T @ on
+    apart[:, ~some] = torch.inf
+    apart.fill_diagonal_(torch.inf)
+    if len(apart) < 2:
+        return torch.full((len(apart),), torch.inf, dtype=torch.float64)
+    return torch.where(some, apart.amin(1), torch.full_like(reached, torch.inf))
+
+
 def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     """(units,) as above, and (samples, units) what is left of each unit beside the other that leaves the fewest."""
     s = signals.double()
@@ -62,28 +80,31 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(nothing, torch.full_like(found, torch.inf), found), left_over
 
 
-def readable_share(signals: Tensor, left_over: Tensor) -> float:
-    """The share of samples that could be taken out one after the other, each when it is the last in some unit, or in
-    the difference of two: what a server could read at most by such readings (planting/peel.py).
+def readable_shares(signals: Tensor, left_over: Tensor) -> Tensor:
+    """(SIZES,) the share of samples that could be taken out one after the other, each when it is the last in some unit,
+    or in the difference of two: what a server could read at most by such readings (planting/peel.py).
 
     signals and left_over (samples, units). How much can be read falls from all to nothing within a narrow range of
-    batch sizes, so the share is a mean over batches of several sizes, drawn from these samples.
+    batch sizes, so batches of several sizes are drawn from these samples, two of each.
     """
     inside = torch.cat([part.abs() > _PART * part.abs().amax(0) for part in (signals.double(), left_over)], 1)
-    shares = [(_taken_out(inside[:size]) + _taken_out(inside[-size:])) / 2 for size in SIZES]
-    return sum(shares) / len(shares)
-
-
-def _taken_out(inside: Tensor) -> float:
-    """inside (samples, sums): which samples are part of which sums."""
     inside = inside[:, inside.any(0)].float()
-    waiting = torch.ones(len(inside))
+    places = torch.arange(len(inside))
+    batches = [chosen for size in SIZES for chosen in (places < size, places >= len(inside) - size)]
+    return _taken_out(inside, torch.stack(batches).float()).reshape(len(SIZES), 2).mean(1)
+
+
+def _taken_out(inside: Tensor, waiting: Tensor) -> Tensor:
+    """(batches,) the share of each batch that can be taken out; inside (samples, sums) says which samples are part of
+    which sums, waiting (batches, samples) who is in which batch.
+    """
+    sizes = waiting.sum(1)
     while True:
         last = (waiting @ inside) == 1
-        taken = (inside[:, last].sum(1) > 0) & (waiting > 0)
+        taken = (last.float() @ inside.T > 0) & (waiting > 0)
         if not bool(taken.any()):
-            return 1 - float(waiting.mean())
-        waiting[taken] = 0
+            return 1 - waiting.sum(1) / sizes
+        waiting = waiting.masked_fill(taken, 0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,7 @@ class LayerLook:
     alone: float  # of them, units that few samples reach
     pairs: float  # of them, units that few samples tell from another
     silenced: float  # of samples that the model is wrong about, those that send nothing back
-    readable: float  # of samples that send something, those that can be taken out of the units' sums one by one
+    readable: tuple[float, ...]  # of samples that send something, those that can be taken out one by one, by SIZES
     first: bool = True  # it reads the samples themselves, not what other layers make of them
 
 
@@ -149,11 +170,11 @@ def _layer(name: str, signals: Tensor, wrong: Tensor) -> LayerLook:
     on = even.abs().sum(0) > 0
     even = even[:, on][:, :: max(1, int(on.sum()) // MOST_UNITS)]
     if even.shape[0] < 2 * FEW or even.shape[1] < 8:
-        return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, 0.0)
+        return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, (0.0,) * len(SIZES))
     few, left_over = _pairs(even)
     alone = contributors(even) < FEW
     pairs = (few < FEW) & ~alone
-    readable = readable_share(even, left_over)
+    readable = tuple(readable_shares(even, left_over).tolist())
     return LayerLook(
         name, even.shape[1], float(alone.double().mean()), float(pairs.double().mean()), silenced, readable
     )

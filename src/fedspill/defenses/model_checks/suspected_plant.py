@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from torch import Tensor
 
 from fedspill.defense import ClientContext
-from fedspill.defenses.model_checks.isolating_units import LayerLook, look_at
+from fedspill.defenses.model_checks.isolating_units import SIZES, LayerLook, look_at
 from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, RowLook
 
 # Of a layer's units. Benign models had 0.08 in pairs and 0.20 alone at most (digits and MNIST, one seed each); whole
@@ -20,6 +21,9 @@ MOST_ALONE = 0.5
 # 9600 to 9815, on which these bars were set). A
 # patient server can read that much more before it is stopped, unless a gate over pairs stands behind.
 MOST_GAINED, MOST_GAINED_BEHIND = 0.2, 0.3
+# The same, of batches of one size from 32 samples on, where honest models give little away: plants on their way read
+# such a batch whole before the mean shows it. Benign training gained 0.34 at most (12 clients, seeds 8000 to 8003).
+MOST_GAINED_AT_ONCE, LARGE = 0.5, 32
 MOST_SILENCED = 0.5  # of the samples that a model is wrong about
 
 
@@ -32,20 +36,31 @@ def looks_of(state: Mapping[str, Tensor], client: ClientContext) -> list[LayerLo
     return look_at(model, client.examples)
 
 
-def readable_by(looks: Sequence[LayerLook]) -> float:
-    """The share of this client's samples that the layer nearest to the input gives away."""
-    return looks[0].readable if looks else 0.0
+def readable_by(looks: Sequence[LayerLook]) -> tuple[float, ...]:
+    """The share of this client's samples that the layer nearest to the input gives away, by the size of a batch."""
+    return looks[0].readable if looks else (0.0,) * len(SIZES)
 
 
-def plant_words(looks: Sequence[LayerLook], readable_at_first: float) -> str:
+def plant_words(looks: Sequence[LayerLook], readable_at_first: Sequence[float]) -> str:
     """The plant that a model looks like; nothing where it looks like none."""
     found = next((words for look in looks if (words := _words(look))), "")
-    gained = readable_by(looks) - readable_at_first
-    if found or not looks or gained <= (MOST_GAINED if looks[0].first else MOST_GAINED_BEHIND):
+    if found or not looks:
         return found
+    now = readable_by(looks)
+    in_all = fmean(now) - fmean(readable_at_first)
+    at_once, place = max((now[i] - readable_at_first[i], i) for i, size in enumerate(SIZES) if size >= LARGE)
+    if in_all > (MOST_GAINED if looks[0].first else MOST_GAINED_BEHIND):
+        return _on_its_way(looks[0], fmean(now), fmean(readable_at_first), "this client's samples")
+    if at_once > MOST_GAINED_AT_ONCE:
+        batch = f"a batch of {SIZES[place]} of this client's samples"
+        return _on_its_way(looks[0], now[place], readable_at_first[place], batch)
+    return ""
+
+
+def _on_its_way(look: LayerLook, now: float, at_first: float, of: str) -> str:
     return (
-        f"{_percent(readable_by(looks))} of this client's samples could be taken out of the sums of {looks[0].name} "
-        f"one by one, and {_percent(readable_at_first)} with the first model: a plant that is on its way"
+        f"{_percent(now)} of {of} could be taken out of the sums of {look.name} one by one, and {_percent(at_first)} "
+        "with the first model: a plant that is on its way"
     )
 
 

@@ -23,6 +23,7 @@ from fedspill.leaks.inputs.metrics import (
 from fedspill.leaks.inputs.planted_inputs import PlantedInputs
 from fedspill.leaks.inputs.robbing_the_fed import RobbingTheFed
 from fedspill.leaks.inputs.sapag import Sapag
+from fedspill.leaks.inputs.scale_mia import ScaleMia
 from fedspill.leaks.inputs.tile_metrics import TilePsnr
 from fedspill.leaks.inputs.trap_weights import TrapWeights
 
@@ -48,6 +49,7 @@ __all__ = [
     "Reconstruction",
     "RobbingTheFed",
     "Sapag",
+    "ScaleMia",
     "TilePsnr",
     "TrapWeights",
 ]

@@ -19,7 +19,7 @@ from fedspill.planting.peel import peel
 from fedspill.planting.planted_rounds import PlantedRounds
 from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
-from fedspill.planting.trap_rows import TrapKind, distinct_quotients, plant_traps
+from fedspill.planting.trap_rows import TrapKind, distinct_quotients, fitted_factor, plant_traps
 from fedspill.trace import View
 
 
@@ -29,7 +29,8 @@ class TrapWeights(ActiveAttack):
     """Rows of which half the weights are negative, the other half a little smaller and positive, as published.
 
     kind "calibrated" sets their biases by inputs at hand, "biases" moves nothing but biases; both are ours, as is
-    `peeled`, which takes found samples out and vouches for what it returns.
+    `peeled`, which takes found samples out and vouches for what it returns: rows then fire for one sample up to half of
+    a batch. factor 0 fits the published rows to inputs at hand, as their authors did by trying.
     """
 
     name: ClassVar[str] = "trap-weights"
@@ -41,7 +42,7 @@ class TrapWeights(ActiveAttack):
 
     kind: TrapKind = "published"
     peeled: bool = False
-    factor: float = 0.95  # of a row's positive half, fitted to the data by the authors
+    factor: float = 0.95  # of a row's positive half
     first: int = 1  # honest rounds before it plants
     arrival: int = 1  # rounds in which the plant comes in
     way: Way = "line"
@@ -58,7 +59,9 @@ class TrapWeights(ActiveAttack):
         same = torch.Generator().manual_seed(self.draw)
         batch = int(view.knows("batch_size")) if view.has("batch_size") else place.rows // 4
         state, read = place.opened(honest), place.features()
-        goal = plant_traps(place.layer, state, read, batch, self.kind, same, factor=self.factor)
+        factor = self.factor or fitted_factor(read, batch, same)
+        most = batch / 2 if self.peeled else 1.0
+        goal = plant_traps(place.layer, state, read, batch, self.kind, same, factor=factor, most=most)
         return replace(model, tensors=self._when.handed_out(model.round, honest, goal, place.layer))
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
