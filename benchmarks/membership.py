@@ -80,7 +80,7 @@ _WIDE = {"name": "mlp", "widths": [256, 128]}
 CELLS: dict[str, Cell] = {
     "location30": Cell(
         plan(_LOCATION, _WIDE, 10, 100, 24, 16, 3000),
-        ("fedmia-ii", "membership", "membership:whitened gradient"),
+        ("fedmia-i", "fedmia-ii", "rmia", "membership", "membership:whitened gradient"),
         rounds=(3, 7, 11, 15, 19, 23),
     ),
     "fashion": Cell(
@@ -117,7 +117,9 @@ CELLS: dict[str, Cell] = {
         tuple(range(1, 20, 2)),
     ),
     "client-fits": Cell(
-        plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9), ("loss-series", "membership"), "curious-client"
+        plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9),
+        ("loss-series", "rmia", "zari", "membership"),
+        "curious-client",
     ),
 }
 

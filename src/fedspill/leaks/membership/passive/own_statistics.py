@@ -115,7 +115,7 @@ def _same(layers: list[RecordsAtLayer], like: RecordsAtLayer) -> RecordsAtLayer:
 def _soft(observed: Observed, question: Question) -> Statistic | None:
     senders, tested = observed.senders, question.tested
     first = [layer for layer in _layers(observed, 0, question, signals=False) if layer.inputs.shape[1] <= _WIDEST]
-    if not first or len(question.fitted) < 2:
+    if not first:
         return None
     like = max(first, key=lambda layer: layer.inputs.shape[1])
     total = torch.zeros(tested, len(senders), dtype=torch.double)
@@ -124,7 +124,8 @@ def _soft(observed: Observed, question: Question) -> Statistic | None:
     for place, seen in enumerate(observed.rounds):
         if white is None or not like.raw:
             layer = like if place == 0 else _same(_layers(observed, place, question, signals=False), like)
-            white = whitening(layer.inputs[tested:])
+            # By all records there are: members and outsiders, asked about or known, weigh the same in it.
+            white = whitening(layer.inputs)
             whitened = layer.inputs[:tested] @ white
         for column, sender in enumerate(senders):
             if sender in seen.changes:
