@@ -31,10 +31,12 @@ from torch.nn import functional
 from fedspill.data.cifar100 import Cifar100
 from fedspill.leaks.membership.passive.exposure import share_above
 from fedspill.leaks.membership.passive.published_tables import against_others
+from fedspill.leaks.membership.passive.soft_span import whitening_of
 from fedspill.leaks.membership.passive.whitened_gradient import without_others
 from fedspill.roc_area import restricted_area
 
-CLIENTS, BATCH, EVERY = 10, 100, 10
+CLIENTS, BATCH, AT_ONCE = 10, 100, 500
+WIDEST, MOST_PLACES = 2400, 16  # of layers that soft span reads
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
@@ -112,7 +114,7 @@ class Snapshot:
     after: list[Mapping[str, Tensor]]
 
 
-def federate(model: nn.Module, records: Records, rounds: int, lr: float, seed: int) -> Iterator[Snapshot]:
+def federate(model: nn.Module, records: Records, rounds: int, every: int, lr: float, seed: int) -> Iterator[Snapshot]:
     rng = torch.Generator().manual_seed(seed)
     own = [(records.holder == client).nonzero().flatten().to(records.x.device) for client in range(CLIENTS)]
     state = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -127,7 +129,7 @@ def federate(model: nn.Module, records: Records, rounds: int, lr: float, seed: i
                 functional.cross_entropy(model(records.x[batch]), records.y[batch]).backward()
                 optimizer.step()
             after.append({name: p.detach().clone() for name, p in model.named_parameters()})
-        if (number + 1) % EVERY == 0:
+        if (number + 1) % every == 0:
             yield Snapshot(number + 1, state, after)
         state = {name: torch.stack([one[name] for one in after]).mean(0) for name in state}
     load(model, state)
@@ -147,15 +149,18 @@ def losses(model: nn.Module, state: Mapping[str, Tensor], records: Records) -> T
     return torch.cat([functional.cross_entropy(model(x), y, reduction="none") for x, y in parts])
 
 
-def layers_of(model: nn.Module, widest: int) -> dict[str, nn.Module]:
-    """Linear and convolutional layers that see more numbers than they put out, up to so many."""
-    found = {}
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers whose rows say something of single records: more inputs than outputs, and few places of an image."""
+    found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Conv2d) and module.weight[0].numel() > 64:
+        if isinstance(module, nn.Linear | nn.Conv2d):
             inputs, outputs = module.weight[0].numel(), len(module.weight)
-            if outputs < inputs <= widest:
+            if outputs < inputs <= WIDEST:
                 found[f"{name}.weight"] = module
-    return found
+    sample = torch.zeros(1, 3, 32, 32, device=next(model.parameters()).device)
+    return {
+        name: found[name] for name, seen in patches_at(model, found, sample).items() if seen.shape[1] <= MOST_PLACES
+    }
 
 
 @torch.no_grad()
@@ -181,86 +186,49 @@ def patches_at(model: nn.Module, layers: Mapping[str, nn.Module], x: Tensor) -> 
 
 
 @torch.no_grad()
-def patch_shares(model: nn.Module, snapshot: Snapshot, records: Records, widest: int) -> dict[str, Tensor]:
-    """Soft span, layer by layer: (records, clients) share of a record's places that lies in a client's rows."""
+def span_shares(model: nn.Module, snapshot: Snapshot, records: Records) -> dict[str, Tensor]:
+    """Soft span, layer by layer: (records, clients) share of what a layer sees of a record in a client's rows."""
     load(model, snapshot.before)
-    layers = layers_of(model, widest)
-    found = {}
-    for name in layers:
-        one = {name: layers[name]}
-        parts = records.x.split(500)
-        moment: Tensor | None = None
-        for x in parts:
-            seen = patches_at(model, one, x)[name].flatten(0, 1).double()
-            moment = seen.T @ seen + (0 if moment is None else moment)
-        assert moment is not None
-        white = whitening_of(moment)
-        rows = [
-            torch.linalg.qr(((after[name] - snapshot.before[name]).flatten(1).double() @ white).T)[0]
-            for after in snapshot.after
-        ]
-        together = torch.cat(rows, 1).float()
-        shares = []
-        for x in parts:
-            seen = patches_at(model, one, x)[name]
-            whitened = seen.flatten(0, 1) @ white.float()
-            inside = (whitened @ together).unflatten(1, (len(rows), -1)).square().sum(2)
-            inside = inside.unflatten(0, seen.shape[:2]).sum(1)
-            whole = whitened.square().sum(1).unflatten(0, seen.shape[:2]).sum(1)
-            shares.append(inside / whole[:, None])
-        found[name] = torch.cat(shares)
-    return found
+    layers = layers_of(model)
+    moments: dict[str, Tensor] = {}
+    for x in records.x.split(AT_ONCE):
+        for name, seen in patches_at(model, layers, x).items():
+            flat = seen.flatten(0, 1).double()
+            moments[name] = moments.get(name, 0) + flat.T @ flat / len(records.x)
+    roots = {name: whitening_of(moment) for name, moment in moments.items()}
+    rows = {name: [rows_of(snapshot, name, after, root) for after in snapshot.after] for name, root in roots.items()}
+    shares: dict[str, list[Tensor]] = {name: [] for name in layers}
+    for x in records.x.split(AT_ONCE):
+        for name, seen in patches_at(model, layers, x).items():
+            white = seen.double() @ roots[name]
+            whole = white.square().sum((1, 2))
+            inside = torch.stack([(white @ own).square().sum((1, 2)) for own in rows[name]], 1)
+            shares[name].append(inside / whole[:, None])
+    return {name: torch.cat(parts) for name, parts in shares.items()}
 
 
-def whitening_of(moment: Tensor) -> Tensor:
-    """As soft span whitens, from a second moment (in, in)."""
-    values, vectors = torch.linalg.eigh(moment)
-    values = values.clamp_min(0) + 1e-3 * values.clamp_min(0).mean()
-    return (vectors / values.sqrt()) @ vectors.T
+def rows_of(snapshot: Snapshot, name: str, after: Mapping[str, Tensor], root: Tensor) -> Tensor:
+    """(inputs, outputs) directions of a client's whitened rows."""
+    change = (after[name] - snapshot.before[name]).flatten(1).double()
+    return torch.linalg.qr((change @ root).T)[0]
 
 
-def gradient_table(
-    model: nn.Module, snapshot: Snapshot, records: Records, at_once: int, widest: int
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """(records, clients) cosine of gradient and update; and by layer the share of the gradient in a client's rows."""
-    state = {name: tensor for name, tensor in snapshot.before.items()}
-    layers = layers_of(model, widest)
-    load(model, snapshot.before)
-    bases: dict[str, tuple[Tensor, Tensor]] = {}
-    with torch.no_grad():
-        for name in layers:
-            moment = None
-            for x in records.x.split(500):
-                seen = patches_at(model, {name: layers[name]}, x)[name].flatten(0, 1).double()
-                moment = seen.T @ seen + (0 if moment is None else moment)
-            assert moment is not None
-            white = whitening_of(moment)
-            rows = [
-                torch.linalg.qr(((after[name] - snapshot.before[name]).flatten(1).double() @ white).T)[0]
-                for after in snapshot.after
-            ]
-            bases[name] = white.float(), torch.cat(rows, 1).float()
-    changes = [
-        torch.cat([(snapshot.before[name] - after[name]).flatten() for name in state]) for after in snapshot.after
-    ]
-    moved = torch.stack(changes, 1)
-    moved = moved / moved.norm(dim=0)
+def cosine_table(model: nn.Module, snapshot: Snapshot, records: Records, at_once: int) -> Tensor:
+    """(records, clients) cosine of each record's gradient, over all parameters, and the update turned around."""
+    state = dict(snapshot.before)
+    changes = [torch.cat([(state[name] - after[name]).flatten() for name in state]) for after in snapshot.after]
+    moved = torch.stack([change / change.norm() for change in changes], 1)
 
     def loss(some: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return functional.cross_entropy(functional_call(model, dict(some), (x[None],)), y[None])
 
     each = vmap(grad(loss), in_dims=(None, 0, 0))
-    cosines: list[Tensor] = []
-    shares: dict[str, list[Tensor]] = {name: [] for name in bases}
+    parts = []
     for x, y in zip(records.x.split(at_once), records.y.split(at_once), strict=True):
         own = each(state, x, y)
         flat = torch.cat([own[name].flatten(1) for name in state], 1)
-        cosines.append(flat @ moved / flat.norm(dim=1, keepdim=True).clamp_min(1e-30))
-        for name, (white, rows) in bases.items():
-            whitened = own[name].flatten(2) @ white
-            inside = (whitened @ rows).unflatten(2, (CLIENTS, -1)).square().sum((1, 3))
-            shares[name].append(inside / whitened.square().sum((1, 2)).clamp_min(1e-30)[:, None])
-    return torch.cat(cosines), {name: torch.cat(parts) for name, parts in shares.items()}
+        parts.append(flat @ moved / flat.norm(dim=1, keepdim=True).clamp_min(1e-30))
+    return torch.cat(parts)
 
 
 def standardised(table: Tensor, outsiders: Tensor) -> Tensor:
@@ -312,32 +280,40 @@ def _some(mask: Tensor, many: int, rng: torch.Generator) -> Tensor:
     return there[torch.randperm(len(there), generator=rng)[:many]]
 
 
-def attacked(
-    name: str, seed: int, rounds: int, lr: float, device: str, folder: Path | None, limit: float, gradient_share: bool
-) -> dict[str, dict[str, float]]:
+@dataclass(frozen=True)
+class Setting:
+    """How a federation is trained and read."""
+
+    model: str
+    rounds: int
+    every: int
+    lr: float
+    device: str
+    data_dir: Path | None
+    seconds: float
+
+
+def attacked(asked: Setting, seed: int) -> dict[str, dict[str, float]]:
     began = time.monotonic()
     torch.manual_seed(seed)
-    model = MODELS[name]().to(device)
-    records = draw_records(seed, folder, device)
-    widest, at_once = (3500, 250) if name == "alexnet" else (2400, 50)
-    cosines, fits, spans = [], [], {}
+    model = MODELS[asked.model]().to(asked.device)
+    records = draw_records(seed, asked.data_dir, asked.device)
     outsiders = records.holder < 0
-    for snapshot in federate(model, records, rounds, lr, seed):
-        cosine, by_gradient = gradient_table(model, snapshot, records, at_once, widest if gradient_share else 0)
-        cosines.append(cosine.cpu())
+    cosines, fits = [], []
+    spans: dict[str, list[Tensor]] = {}
+    for snapshot in federate(model, records, asked.rounds, asked.every, asked.lr, seed):
+        cosines.append(cosine_table(model, snapshot, records, 250 if asked.model == "alexnet" else 100).cpu())
         fits.append(torch.stack([-losses(model, after, records) for after in snapshot.after], 1).cpu())
-        by_patches = patch_shares(model, snapshot, records, widest)
-        for kind, tables in (("places", by_patches), ("gradients", by_gradient)):
-            for layer, table in tables.items():
-                spans.setdefault((kind, layer), []).append(standardised(table.cpu(), outsiders))
-        fit = losses(model, snapshot.before, records)
-        inside, outside = float(fit[(~outsiders).to(device)].mean()), float(fit[outsiders.to(device)].mean())
+        for layer, table in span_shares(model, snapshot, records).items():
+            spans.setdefault(layer, []).append(standardised(table.cpu(), outsiders))
+        fit = losses(model, snapshot.before, records).cpu()
+        inside, outside = float(fit[~outsiders].mean()), float(fit[outsiders].mean())
         print(
-            f"# {name} seed {seed} round {snapshot.round}: loss inside {inside:.2f}, outside {outside:.2f}, "
+            f"# {asked.model} seed {seed} round {snapshot.round}: loss inside {inside:.2f}, outside {outside:.2f}, "
             f"{time.monotonic() - began:.0f} s",
             flush=True,
         )
-        if time.monotonic() - began > limit:
+        if time.monotonic() - began > asked.seconds:
             break
     tables = {"cosine": torch.stack(cosines).double(), "loss": torch.stack(fits).double()}
     found: dict[str, dict[str, float]] = {"rounds": {"read": float(len(cosines))}}
@@ -351,13 +327,11 @@ def attacked(
     for attack, kind, how in published:
         found[f"{attack}, outsiders"] = over_targets(how(tables[kind]), records)
         found[f"{attack}, redrawn"] = redrawn(tables[kind], records, how, seed)
-    for kind in ("places", "gradients"):
-        layers = {layer: torch.stack(parts).mean(0) for (what, layer), parts in spans.items() if what == kind}
-        for layer, scores in layers.items():
-            found[f"span by {kind}, {layer}"] = over_targets(scores, records)
-        if layers:
-            alike = [scores / scores[outsiders].std(0) for scores in layers.values()]
-            found[f"span by {kind}, all layers"] = over_targets(torch.stack(alike).mean(0), records)
+    layers = {layer: torch.stack(parts).mean(0) for layer, parts in spans.items()}
+    for layer, scores in layers.items():
+        found[f"soft span, {layer}"] = over_targets(scores, records)
+    alike = [scores / scores[outsiders].std(0) for scores in layers.values()]
+    found["soft span, all layers"] = over_targets(torch.stack(alike).mean(0), records)
     return found
 
 
@@ -367,27 +341,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=9020)
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--every", type=int, default=10, help="which rounds are read")
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after that, no more rounds of a federation")
-    parser.add_argument("--gradient-share", action="store_true")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    setting = Setting(asked.model, asked.rounds, asked.every, asked.lr, asked.device, asked.data_dir, asked.seconds)
     rows: list[dict[str, dict[str, float]]] = []
     for seed in range(asked.first, asked.first + asked.seeds):
-        rows.append(
-            attacked(
-                asked.model,
-                seed,
-                asked.rounds,
-                asked.lr,
-                asked.device,
-                asked.data_dir,
-                asked.seconds,
-                asked.gradient_share,
-            )
-        )
+        rows.append(attacked(setting, seed))
         for attack in rows[0]:
             print(f"{asked.model} {attack:45s} {said([row[attack] for row in rows])}", flush=True)
         if asked.json is not None:

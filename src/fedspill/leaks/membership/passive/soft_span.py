@@ -14,12 +14,17 @@ _TINY = 1e-300
 
 
 def whitening(inputs: Tensor) -> Tensor:
-    """(in, in) the inverse root of the second moment of inputs (records, in), with a ridge."""
-    moment = inputs.T @ inputs / len(inputs)
+    """(in, in) a root of the inverse second moment of inputs (records, in), with a ridge."""
+    return whitening_of(inputs.T @ inputs / len(inputs))
+
+
+def whitening_of(moment: Tensor) -> Tensor:
+    """(in, in) a root of the inverse of a second moment; by Cholesky, since norms and angles are those of any root."""
     ridge = _RIDGE * float(moment.diagonal().mean()) + _TINY
-    values, vectors = torch.linalg.eigh(moment + ridge * torch.eye(len(moment), dtype=moment.dtype))
-    white: Tensor = (vectors / values.clamp_min(_TINY).sqrt()) @ vectors.T
-    return white
+    whole = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
+    factor = torch.linalg.cholesky(moment + ridge * whole)
+    root: Tensor = torch.linalg.solve_triangular(factor, whole, upper=False).T
+    return root
 
 
 def share_within(change: Tensor, white: Tensor, whitened: Tensor) -> Tensor:
