@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedmia import alexnet
 from scipy import stats
 from torch import Tensor, nn
 
@@ -105,6 +106,12 @@ CELLS: dict[str, Cell] = {
         ("fedmia-ii", *OURS),
         rounds=tuple(range(1, 20, 2)),
         network=images_network,
+    ),
+    "cifar100-convolutions": Cell(
+        plan("cifar100", _WIDE, 10, 400, 60, 10, 1000, momentum=0.9, weight_decay=5e-4, batch_size=100),
+        OURS,
+        rounds=(19, 29, 39, 49, 59),
+        network=alexnet,
     ),
     "sum-fits": Cell(
         plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9),

@@ -14,14 +14,14 @@ from fedspill.leaks.membership.passive.record_losses import AT_ONCE, losses
 
 @dataclass(frozen=True)
 class LayerName:
-    """Where a linear layer's numbers are in a message."""
+    """Where the numbers of a linear layer, or of a convolution, are in a message."""
 
     weight: str
     bias: str | None
 
     def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """(out, in + 1) of a message, or (out, in) without a bias."""
-        weight = tensors[self.weight].double()
+        weight = tensors[self.weight].double().flatten(1)
         return weight if self.bias is None else torch.cat([weight, tensors[self.bias].double()[:, None]], 1)
 
 

@@ -28,7 +28,7 @@ def whitening_of(moment: Tensor) -> Tensor:
 
 
 def share_within(change: Tensor, white: Tensor, whitened: Tensor) -> Tensor:
-    """(records,) share of a whitened record (records, in) that lies in the rows of a change (out, in)."""
+    """(records,) share of a whitened record (records, places, in) that lies in the rows of a change (out, in)."""
     rows = torch.linalg.qr((change @ white).T)[0]
-    share: Tensor = (whitened @ rows).square().sum(1) / whitened.square().sum(1).clamp_min(_TINY)
+    share: Tensor = (whitened @ rows).square().sum((1, 2)) / whitened.square().sum((1, 2)).clamp_min(_TINY)
     return share
