@@ -15,18 +15,21 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from fedmia import alexnet
 from scipy import stats
 from torch import Tensor, nn
 
 from fedspill.attack import Attack
+from fedspill.defense import Defense
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
+from fedspill.federation.local import accuracy
 from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.metrics import shares_beaten
 from fedspill.leaks.membership.passive.exposure import share_above
@@ -80,7 +83,7 @@ _WIDE = {"name": "mlp", "widths": [256, 128]}
 CELLS: dict[str, Cell] = {
     "location30": Cell(
         plan(_LOCATION, _WIDE, 10, 100, 24, 16, 3000),
-        ("fedmia-ii", "membership", "membership:whitened gradient"),
+        ("fedmia-i", "fedmia-ii", "rmia", "membership", "membership:whitened gradient"),
         rounds=(3, 7, 11, 15, 19, 23),
     ),
     "fashion": Cell(
@@ -101,8 +104,14 @@ CELLS: dict[str, Cell] = {
     "cifar100-soft": Cell(
         plan("cifar100", _WIDE, 5, 450, 20, 10, 1000, momentum=0.9, lr=0.05, batch_size=25),
         ("fedmia-ii", *OURS),
-        rounds=(3, 7, 11, 15, 19),
+        rounds=tuple(range(1, 20, 2)),
         network=images_network,
+    ),
+    "cifar100-convolutions": Cell(
+        plan("cifar100", _WIDE, 10, 400, 60, 10, 1000, momentum=0.9, weight_decay=5e-4, batch_size=100),
+        OURS,
+        rounds=(19, 29, 39, 49, 59),
+        network=alexnet,
     ),
     "sum-fits": Cell(
         plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9),
@@ -117,7 +126,9 @@ CELLS: dict[str, Cell] = {
         tuple(range(1, 20, 2)),
     ),
     "client-fits": Cell(
-        plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9), ("loss-series", "membership"), "curious-client"
+        plan(_LOCATION, _WIDE, 4, 100, 20, 16, 3000, momentum=0.9),
+        ("loss-series", "rmia", "zari", "membership"),
+        "curious-client",
     ),
 }
 
@@ -152,9 +163,12 @@ def attack_of(name: str) -> Attack:
     return made
 
 
-def federate(cell: Cell, seed: int, data_dir: Path | None) -> tuple[MemoryTrace, Deployment]:
+def federate(
+    cell: Cell, seed: int, data_dir: Path | None, defenses: Sequence[Defense] = ()
+) -> tuple[MemoryTrace, Deployment, float]:
+    """The recording, what was deployed, and the share of test records that the last model has right."""
     checked = check_plan({"seed": seed, **cell.plan}, "a benchmark")
-    deployment = Deployment.of(checked, data_dir)
+    deployment = Deployment.of(checked, data_dir).with_defenses(*defenses)
     if cell.network is not None:
         made = cell.network
 
@@ -167,8 +181,9 @@ def federate(cell: Cell, seed: int, data_dir: Path | None) -> tuple[MemoryTrace,
     trace = MemoryTrace(deployment.protocol())
     if cell.rounds is not None:
         trace = MemoryTrace(deployment.protocol(), Keep(rounds=frozenset(cell.rounds)))
-    deployment.federation(trace).run()
-    return trace, deployment
+    federation = deployment.federation(trace)
+    federation.run()
+    return trace, deployment, accuracy(federation.model, deployment.dataset.test)
 
 
 def main() -> None:
@@ -185,7 +200,7 @@ def main() -> None:
         cell, rows = CELLS[name], {}
         for seed in range(asked.first, asked.first + asked.seeds):
             began = time.process_time()
-            trace, deployment = federate(cell, seed, asked.data_dir)
+            trace, deployment, _ = federate(cell, seed, asked.data_dir)
             trained = time.process_time() - began
             truth, known = trace.truth(), deployment.knowledge()
             places = next(v for (_, fact), v in truth.facts.items() if fact == "asked_places")
@@ -232,7 +247,7 @@ def main() -> None:
 
 def said(rows: list[dict[str, Any]]) -> str:
     parts = []
-    for figure in ("auc", "matched", "tpr1", "tpr01", "false alarms", "seconds"):
+    for figure in ("accuracy", "change", "auc", "matched", "tpr1", "tpr01", "false alarms", "seconds"):
         values = torch.tensor([row[figure] for row in rows if figure in row], dtype=torch.double)
         if len(values):
             half = (

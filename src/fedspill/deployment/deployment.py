@@ -46,6 +46,7 @@ OFFERED = frozenset(
         "local_epochs",
         "local_lr",
         "optimizer",
+        "own_data",
         "shadow_data",
         "table_schema",
         "targets",
@@ -172,6 +173,8 @@ class Deployment:
         asked = self._asked()
         if asked is not None:
             known["asked_records"] = asked.records
+            # The curious client is the first one; what it trained on itself is of use to it here alone.
+            known["own_data"] = Examples(self.shares.clients[0].x, self.shares.clients[0].y)
         return known
 
     def _asked(self) -> DrawnRecords | None:

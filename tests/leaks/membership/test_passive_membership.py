@@ -213,6 +213,26 @@ def test_surprise_of_outsiders_is_uniform_and_keeps_the_order() -> None:
     assert torch.equal(found[:, 0].argsort(), scores[:, 0].argsort())
 
 
+def test_clients_agree_on_how_surprising_a_rare_score_is() -> None:
+    """One in 10,000 of exponential scores, to 500 clients with 300 outsiders each: going on from the highest alone
+    they would differ by .76."""
+    outsiders = torch.empty(300, 500).double().exponential_(generator=torch.Generator().manual_seed(4))
+    found = surprise(torch.full((1, 500), math.log(1e4)).double(), outsiders)
+    assert float(found.mean()) == pytest.approx(4, abs=0.15)
+    assert float(found.std()) < 0.70
+
+
+def test_whitening_leaves_no_mark_on_who_was_whitened_by() -> None:
+    """Outsiders that are asked about and auxiliary ones are treated alike: their soft span scores do not differ."""
+    _, trace = federation()
+    guess = guess_of(outcome("membership", only="soft span"))
+    places = next(v for (_, name), v in trace.truth().facts.items() if name == "asked_places")
+    outsider = places[guess.places][:, 0] < 0
+    counted = -math.log10(10 / 21)
+    share = float((guess.scores[outsider] >= counted).double().mean())
+    assert 0.2 < share < 0.8, "10 of 20 auxiliary records score as high; far from half would be a mark"
+
+
 def test_a_score_that_many_outsiders_have_is_no_surprise() -> None:
     outsiders = torch.cat([torch.zeros(60, 1), torch.full((40, 1), 32.0)]).double()
     found = surprise(torch.tensor([[0.0], [32.0], [33.0]]).double(), outsiders)[:, 0]

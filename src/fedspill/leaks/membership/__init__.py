@@ -14,6 +14,7 @@ from fedspill.leaks.membership.membership import PassiveMembership
 from fedspill.leaks.membership.metrics import LabelMatchedAuc, MembershipAuc, MembershipTpr01, MembershipTpr1
 from fedspill.leaks.membership.planted_membership import PlantedMembership
 from fedspill.leaks.membership.rmia import Rmia
+from fedspill.leaks.membership.zari import Zari
 
 __all__ = [
     "AMI",
@@ -33,4 +34,5 @@ __all__ = [
     "PassiveMembership",
     "PlantedMembership",
     "Rmia",
+    "Zari",
 ]

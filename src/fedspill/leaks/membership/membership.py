@@ -1,4 +1,4 @@
-"""The audit's passive membership attack: three statistics, chosen by evidence and calibrated for each client."""
+"""The audit's passive membership attack: four statistics, chosen by evidence and calibrated for each client."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class PassiveMembership(Attack):
     """Says how surprising each record would be, had nobody trained on it.
 
     A record that a client trained on lies in the row space of what that client sent, however well the model
-    generalises. Exact span reads that where a layer has more inputs than there are records; soft span where it has not;
-    the whitened gradient everywhere else. The score is minus log10 of the chance that a record nobody trained on would
-    score as high, counted on auxiliary records for each client: above 2, one outsider in a hundred is a false alarm.
+    generalises. Exact span reads that where a layer has more inputs than there are records; soft span where it has not,
+    also of convolutions with few places; the whitened gradient everywhere else. The score is minus log10 of the chance
+    that a record nobody trained on would score as high, counted on auxiliary records for each client: above 2, one
+    outsider in a hundred is a false alarm.
     Weight decay adds a part to an update that no record made, which exact span does not take out.
     """
 
@@ -45,7 +46,7 @@ class PassiveMembership(Attack):
     leak = MEMBERSHIP
     control: ClassVar[Mapping[str, Any] | None] = PASSIVE_CONTROL
 
-    only: str = ""  # "exact span", "soft span" or "whitened gradient"; empty: by evidence
+    only: str = ""  # "exact span", "soft span", "convolution span" or "whitened gradient"; empty: by evidence
 
     def run(self, view: View, rng: torch.Generator) -> Membership:
         observed, asked = read_observed(view), asked_of(view)

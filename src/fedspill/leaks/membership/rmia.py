@@ -17,8 +17,8 @@ from fedspill.leaks.membership.guess import Membership
 from fedspill.leaks.membership.leak import MEMBERSHIP, PASSIVE_CONTROL
 from fedspill.leaks.membership.passive.answers import answers
 from fedspill.leaks.membership.passive.asked_records import asked_of
+from fedspill.leaks.membership.passive.global_models import confidence, last_global_model
 from fedspill.leaks.membership.passive.observed import Observed, read_observed
-from fedspill.leaks.membership.passive.record_losses import record_losses
 from fedspill.observe.rehearsal import known_local_training
 from fedspill.threat import needs
 from fedspill.trace import View
@@ -58,9 +58,9 @@ class Rmia(Attack):
         if len(population) < _FEWEST:
             raise NotApplicable(f"Reference models take {_FEWEST} records, the adversary has {len(population)}.")
         both = Examples.join([Examples(asked.x, asked.y), population])
-        target = _confidence(observed, global_state(observed), both)
+        target = confidence(observed, last_global_model(observed), both)
         references = torch.stack(
-            [_confidence(observed, state, both) for state in self._trained(view, observed, population, rng)]
+            [confidence(observed, state, both) for state in self._trained(view, observed, population, rng)]
         )
         n = len(asked)
         scores = rmia_scores(target[:n], references[:, :n], target[n:], references[:, n:], self.gamma, self.a)
@@ -98,20 +98,3 @@ def rmia_scores(
     own = target / usual.clamp_min(1e-30)
     others = target_others / reference_others.mean(0).clamp_min(1e-30)
     return (own[:, None] >= gamma * others).double().mean(1)
-
-
-def global_state(observed: Observed) -> dict[str, Tensor]:
-    """The last model that can be had: that of the last round, moved by the mean of what its senders sent."""
-    seen = observed.rounds[-1]
-    weights = {sender: float(seen.examples.get(sender, 1)) for sender in seen.changes}
-    total = sum(weights.values())
-    state = {name: tensor.clone() for name, tensor in seen.before.items()}
-    for sender, change in seen.changes.items():
-        for name, moved in change.items():
-            state[name] = state[name] + weights[sender] / total * moved
-    return state
-
-
-def _confidence(observed: Observed, state: Mapping[str, Tensor], records: Examples) -> Tensor:
-    """(records,) probability of the true label, or of its tokens on average."""
-    return torch.exp(-record_losses(observed.at(state), records.x, records.y))

@@ -7,15 +7,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_TAIL = 0.1  # share of auxiliary records that the tail beyond the largest is drawn from
+_TAIL = 0.1  # share of auxiliary records by which the tail is measured
+_COUNTED = 3  # outsiders that must score as high for a rate to be counted: the highest one or two are chance
 
 
 def surprise(scores: Tensor, outsiders: Tensor) -> Tensor:
     """(records, senders) minus log10 of the chance that a record nobody trained on scores as high.
 
     outsiders (auxiliary, senders) are scores of such records, of each sender by itself: what is unusual for one client
-    may be usual for another. Down to one in (auxiliary + 1) the chance is counted, which holds for any distribution as
-    long as auxiliary records are like those asked about. Beyond the largest, an exponential tail orders the scores.
+    may be usual for another. Down to three in (auxiliary + 1) the chance is counted, which holds for any distribution
+    as long as auxiliary records are like those asked about. Beyond the third largest, an exponential tail goes on.
     """
     columns = [
         torch.from_numpy(_of_one(scores[:, k].double().numpy(), outsiders[:, k].double().numpy()))
@@ -26,7 +27,7 @@ def surprise(scores: Tensor, outsiders: Tensor) -> Tensor:
 
 def counted_rate(outsiders: int) -> float:
     """The lowest rate of false alarms that so many auxiliary records can vouch for."""
-    return 1 / (outsiders + 1)
+    return min(_COUNTED, outsiders) / (outsiders + 1)
 
 
 def _of_one(scores: NDArray[np.float64], outsiders: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -36,11 +37,11 @@ def _of_one(scores: NDArray[np.float64], outsiders: NDArray[np.float64]) -> NDAr
     # At a known score, so many outsiders are as high or higher; of equal ones each counts for all.
     heights = -np.log10((m - first) / (m + 1.0))
     spread = max(float(known[-1] - known[0]), 1e-12)
+    last = ranked[-min(_COUNTED, m)]  # the highest score at which a rate is counted
+    top = ranked[-min(m, max(_COUNTED + 2, int(_TAIL * m))) :]
+    excess = max(float((top - top[0]).sum()) / max(len(top) - 1, 1), 1e-9 * spread)
     inside = np.interp(scores, known, heights)
-    most = max(2, int(_TAIL * m))
-    excess = max(float(np.mean(ranked[-most:] - ranked[-most])), 1e-9 * spread)
-    above = np.maximum(heights[-1], -np.log10(1 / (m + 1.0)) * (scores > known[-1]))
-    beyond = above + np.maximum(scores - known[-1], 0) / excess / np.log(10)
+    beyond = heights[np.searchsorted(known, last)] + np.maximum(scores - last, 0) / excess / np.log(10)
     below = heights[0] + 1e-3 * np.minimum(scores - known[0], 0) / spread  # keeps the order, is never an alarm
-    found: NDArray[np.float64] = np.where(scores > known[-1], beyond, np.where(scores < known[0], below, inside))
+    found: NDArray[np.float64] = np.where(scores > last, beyond, np.where(scores < known[0], below, inside))
     return found

@@ -1,4 +1,4 @@
-"""The three statistics of our own attack, each on the records asked about and on left-out auxiliary ones."""
+"""The statistics of our own attack, each on the records asked about and on left-out auxiliary ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from fedspill.dataset import Examples
 from fedspill.leaks.membership.passive.exact_span import best_layer, leading_directions, nearness, square_of
 from fedspill.leaks.membership.passive.observed import Observed, SeenRound
-from fedspill.leaks.membership.passive.sample_layers import RecordsAtLayer, records_at_layers
+from fedspill.leaks.membership.passive.places import records_at_places
+from fedspill.leaks.membership.passive.sample_layers import LayerName, RecordsAtLayer, records_at_layers
 from fedspill.leaks.membership.passive.soft_span import share_within, whitening
 from fedspill.leaks.membership.passive.whitened_gradient import whitened_products, without_labels, without_others
 
@@ -119,25 +120,55 @@ def _same(layers: list[RecordsAtLayer], like: RecordsAtLayer) -> RecordsAtLayer:
 
 
 def _soft(observed: Observed, question: Question) -> Statistic | None:
-    senders, tested = observed.senders, question.tested
     first = _layers(observed, 0, question)
-    if not first or len(question.fitted) < 2:
+    if not first:
         return None
     like = max(first, key=lambda layer: layer.inputs.shape[1])
+    at_first = like.inputs[:, None]
+
+    def seen_in(place: int) -> Tensor:
+        if place == 0 or like.raw:
+            return at_first
+        return _same(_layers(observed, place, question), like).inputs[:, None]
+
+    table = _shares(observed, question, like.name, seen_in)
+    return question.split("soft span", table, f"whitened rows of {like.name.weight}")
+
+
+def _convolution(observed: Observed, question: Question) -> Statistic | None:
+    x = question.everything.x
+    first = records_at_places(observed.at(observed.rounds[0].before), x)
+    if first is None or first.name.weight not in next(iter(observed.rounds[0].changes.values())):
+        return None
+
+    def seen_in(place: int) -> Tensor:
+        found = records_at_places(observed.at(observed.rounds[place].before), x)
+        assert found is not None, "the same code on the same records"
+        return found.inputs
+
+    table = _shares(observed, question, first.name, seen_in)
+    places = first.inputs.shape[1]
+    return question.split("convolution span", table, f"whitened rows of {first.name.weight}, {places} places a record")
+
+
+def _shares(observed: Observed, question: Question, name: LayerName, seen_in: Callable[[int], Tensor]) -> Tensor:
+    """(tested, senders) soft span of a layer that sees inputs (records, places, in) in a round; the mean of rounds."""
+    senders, tested = observed.senders, question.tested
     total = torch.zeros(tested, len(senders), dtype=torch.double)
     seen_by = torch.zeros(len(senders), dtype=torch.double)
-    white = None
+    before: Tensor | None = None
     for place, seen in enumerate(observed.rounds):
-        if white is None or not like.raw:
-            layer = like if place == 0 else _same(_layers(observed, place, question), like)
-            white = whitening(layer.inputs[tested:])
-            whitened = layer.inputs[:tested] @ white
+        inputs = seen_in(place)
+        if inputs is not before:  # a layer that sees the records themselves sees the same in all rounds
+            # By all records there are: members and outsiders, asked about or known, weigh the same in it.
+            white = whitening(inputs.flatten(0, 1))
+            whitened, before = inputs[:tested] @ white, inputs
         for column, sender in enumerate(senders):
             if sender in seen.changes:
-                total[:, column] += share_within(like.matrix(seen.changes[sender]), white, whitened).cpu()
+                change = name.matrix(seen.changes[sender], inputs.device)
+                total[:, column] += share_within(change, white, whitened).cpu()
                 seen_by[column] += 1
-    table = without_others(total / seen_by.clamp_min(1))
-    return question.split("soft span", table, f"whitened rows of {like.name.weight}")
+    return without_others(total / seen_by.clamp_min(1))
 
 
 def _gradient(observed: Observed, question: Question) -> Statistic | None:
@@ -173,5 +204,6 @@ def _gradient(observed: Observed, question: Question) -> Statistic | None:
 _MAKERS: dict[str, Callable[[Observed, Question], Statistic | None]] = {
     "exact span": _exact,
     "soft span": _soft,
+    "convolution span": _convolution,
     "whitened gradient": _gradient,
 }

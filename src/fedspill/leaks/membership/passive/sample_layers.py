@@ -14,14 +14,14 @@ from fedspill.leaks.membership.passive.record_losses import AT_ONCE, losses
 
 @dataclass(frozen=True)
 class LayerName:
-    """Where a linear layer's numbers are in a message."""
+    """Where the numbers of a linear layer, or of a convolution, are in a message."""
 
     weight: str
     bias: str | None
 
     def matrix(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """(out, in + 1) of a message, or (out, in) without a bias."""
-        weight = tensors[self.weight].to(device).double()
+        weight = tensors[self.weight].to(device).double().flatten(1)
         if self.bias is None:
             return weight
         return torch.cat([weight, tensors[self.bias].to(device).double()[:, None]], 1)
