@@ -83,7 +83,7 @@ def batch_behind_convolutions(
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
-    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, _usual_norm(network.below, shape, rng))
+    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, usual_norm(network.below, shape, rng))
     found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
     if not len(found.x):
         return RecoveredInputs.none("no sample's features are a root of the span condition", tried=True)
@@ -136,7 +136,7 @@ def images_of(
     return grey, apart / grey.flatten(1).square().mean(1).sqrt().clamp_min(1e-12)
 
 
-def _usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:
+def usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:
     """The norm that the features of standardised images have."""
     with torch.no_grad():
         drawn = below(torch.randn(8, *shape, generator=rng, dtype=torch.float64))
