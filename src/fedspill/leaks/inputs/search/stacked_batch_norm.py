@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -57,7 +58,7 @@ class FixedBatchNorm(nn.Module):
             factor = factor * self.weight
         summand = -mean * factor if self.bias is None else self.bias - mean * factor
         each = (-1, *(1 for _ in range(x.ndim - 2)))
-        return x * factor.view(each) + summand.view(each)
+        return torch.addcmul(summand.view(each), x, factor.view(each))
 
 
 @final
