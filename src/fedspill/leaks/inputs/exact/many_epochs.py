@@ -63,7 +63,8 @@ def recover_many_epochs(
     # Samples that were not found begin as the mean of the others.
     start = torch.cat([near, near.mean(0).expand(size - len(near), -1)])
     labels = labels_by_last_layer(attacked, start.reshape(size, *shape))
-    x, missed = _trained_like(attacked, pair.first.weight_name, start, rows.right, labels, shape, classes, rng)
+    shakes = SHAKES if len(near) == size else 0
+    x, missed = _trained_like(attacked, pair.first.weight_name, start, rows.right, labels, shape, classes, rng, shakes)
     if missed > USEFUL:
         unsure = torch.zeros(len(near), dtype=torch.bool)
         why = "no samples were found that training on gives the update: some that nearly fulfil the span condition"
@@ -82,6 +83,7 @@ def _trained_like(
     shape: tuple[int, ...],
     classes: int,
     rng: torch.Generator,
+    shakes: int,
 ) -> tuple[Tensor, float]:
     """The samples (B, *shape) of the span `basis` (d, r) that come nearest, and what they leave of the update."""
     names = [name for name, p in attacked.model.named_parameters() if p.requires_grad]
@@ -101,23 +103,23 @@ def _trained_like(
         return missed
 
     room = room_for_rounding(attacked)
-    best, least = _descend(missed_by, start @ basis)
-    for _ in range(SHAKES):
+    best, least = _descend(missed_by, start @ basis, room / 2)
+    for _ in range(shakes):
         if least < room or least > NEAR:
             break
         # A rectifier that is on for the candidate and off for the sample is a kink, which slopes do not lead across.
         shaken = best * (1 + least * torch.randn(best.shape, generator=rng, dtype=best.dtype))
-        q, missed = _descend(missed_by, shaken)
+        q, missed = _descend(missed_by, shaken, room / 2)
         if missed < least:
             best, least = q, missed
     return (best @ basis.T).reshape(len(best), *shape), least
 
 
-def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> tuple[Tensor, float]:
-    """Levenberg-Marquardt from q (B, r): where it ends, and the norm of what is missed there."""
+def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor, enough: float) -> tuple[Tensor, float]:
+    """Levenberg-Marquardt from q (B, r) until `enough` is met: where it ends, and the norm of what is missed there."""
     rest, damping = missed_by(q).detach(), 1e-3
     cost = float(rest.square().sum())
-    for _ in range(ITERATIONS):
+    for _ in range(ITERATIONS if cost > enough**2 else 0):
         slope = _slopes(missed_by, q)
         curvature, downhill = slope.T @ slope, slope.T @ rest
         before = cost
@@ -129,7 +131,7 @@ def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> tuple[Tensor, 
                 q, rest, cost, damping = tried, new, float(new.square().sum()), damping * 0.1
                 break
             damping *= 5
-        if not cost < before * (1 - SETTLED):
+        if not cost < before * (1 - SETTLED) or cost < enough**2:
             break
     return q, math.sqrt(cost)
 

@@ -16,7 +16,7 @@ from fedspill.leaks.inputs.exact.two_linear_layers import SCALES, PairGradients
 
 ABOVE_NOISE = 10.0  # times the rounding, for a direction to count as resolved
 TOLERANCES = (1e-3, 0.01, 0.05, 0.15)  # tried in turn, when too few roots are found
-ROUNDS = 4  # of starts, for each scale of them
+ROUNDS = 2  # of starts, for each scale of them
 
 
 def roots_of_sum(

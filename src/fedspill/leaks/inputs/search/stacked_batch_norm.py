@@ -46,19 +46,20 @@ class FixedBatchNorm(nn.Module):
 
     def __init__(self, layer: _BatchNorm) -> None:
         super().__init__()
-        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
-        self.register_buffer("running_mean", layer.running_mean)
-        self.register_buffer("running_var", layer.running_var)
-        self.register_buffer("num_batches_tracked", layer.num_batches_tracked)
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        self.weight, self.bias = layer.weight, layer.bias
+        factor = (layer.running_var + layer.eps).rsqrt()
+        self.register_buffer("factor", factor)
+        self.register_buffer("summand", -layer.running_mean * factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self.get_buffer("running_mean"), self.get_buffer("running_var")
-        factor = (variance + self.eps).rsqrt()
-        if self.weight is not None:
-            factor = factor * self.weight
-        summand = -mean * factor if self.bias is None else self.bias - mean * factor
         each = (-1, *(1 for _ in range(x.ndim - 2)))
-        return torch.addcmul(summand.view(each), x, factor.view(each))
+        # Constants first: what is multiplied by them needs no gradient of its own.
+        shown = torch.addcmul(self.get_buffer("summand").view(each), x, self.get_buffer("factor").view(each))
+        if self.weight is None:
+            return shown
+        return torch.addcmul(self.bias.view(each), shown, self.weight.view(each))
 
 
 @final
