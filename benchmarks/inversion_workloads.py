@@ -26,6 +26,8 @@ WORKLOADS: dict[str, tuple[str, str, int]] = {
     "lenet-8": ("lenet", "cifar10", 8),
     "small-cnn-1": ("small-cnn", "cifar10", 1),
     "resnet18-1": ("resnet18", "cifar10", 1),
+    "resnet18-100-1": ("resnet18-100", "cifar100", 1),
+    "resnet18-100-4": ("resnet18-100", "cifar100", 4),
 }
 
 
@@ -91,8 +93,8 @@ def network(kind: str, seed: int) -> nn.Module:
             return _lenet(nn.ReLU, None)
         if kind == "small-cnn":
             return _small_cnn()
-    assert kind == "resnet18"
-    return ResNet18().build(shape, 10, seed=seed_of(seed, "network")).eval()
+    classes = {"resnet18": 10, "resnet18-100": 100}[kind]
+    return ResNet18().build(shape, classes, seed=seed_of(seed, "network")).eval()
 
 
 def _lenet(activation: type[nn.Module] = nn.Sigmoid, weights: float | None = 0.5) -> nn.Module:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedspill.leaks.inputs.exact.routes import recover_exactly
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.fedavg_leakage import averaged
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs, guess_of
 from fedspill.trace import Origin
 from fedspill.training import Schedule
@@ -108,13 +109,25 @@ def test_a_frozen_layer_behind_convolutions_is_named() -> None:
     assert weight in found.why
 
 
-def trained(samples: int, lr: float, epochs: int, batch: int) -> tuple[AttackedMessage, Tensor]:
-    """What a client sends after some epochs, by its own float32 arithmetic."""
-    x, y = drawn(samples, (30,), seed=7)
+def dense() -> nn.Module:
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, CLASSES))
+    return nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, CLASSES))
+
+
+def trained(
+    samples: int,
+    lr: float,
+    epochs: int,
+    batch: int,
+    momentum: float = 0.0,
+    model: nn.Module | None = None,
+    shape: tuple[int, ...] = (30,),
+) -> tuple[AttackedMessage, Tensor]:
+    """What a client sends after some epochs, by its own float32 arithmetic."""
+    x, y = drawn(samples, shape, seed=7)
+    model = model or dense()
     own = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(own.parameters(), lr)
+    optimizer = torch.optim.SGD(own.parameters(), lr, momentum)
     for _ in range(epochs):
         for part in torch.arange(samples).split(batch):
             optimizer.zero_grad()
@@ -123,7 +136,34 @@ def trained(samples: int, lr: float, epochs: int, batch: int) -> tuple[AttackedM
     after = own.state_dict()
     sent = {name: (tensor.double() - after[name].double()) / lr for name, tensor in model.state_dict().items()}
     schedule = Schedule(samples, batch, epochs)
-    return AttackedMessage(Origin(0, "client:0"), model.double().eval(), sent, schedule, lr, plain=True), x
+    plain = not momentum
+    origin = Origin(0, "client:0")
+    return AttackedMessage(origin, model.double().eval(), sent, schedule, lr, plain, momentum=momentum), x
+
+
+@pytest.mark.parametrize(("lr", "momentum"), [(0.3, 0.0), (0.05, 0.9)])
+def test_steps_that_move_the_model_far_and_momentum_are_simulated_too(lr: float, momentum: float) -> None:
+    message, x = trained(3, lr, epochs=4, batch=3, momentum=momentum)
+    found = recovered(message, (30,))
+    assert len(found.samples) == 3
+    assert bool((errors(found, x) < 1e-2).all())
+    assert bool(found.certified.all())
+
+
+@pytest.mark.slow
+def test_several_epochs_behind_convolutions_give_images_that_nobody_vouches_for() -> None:
+    message, x = trained(2, 0.2, epochs=3, batch=2, model=convolutions(pooled=False), shape=(1, 6, 6))
+    found = recovered(message, (1, 6, 6))
+    assert bool((errors(found, x) < 0.03).all())
+    assert len(found.samples) == 2
+    assert not bool(found.certified.any())
+    assert found.route == "several epochs behind convolutions, simulated"
+
+
+def test_the_published_attack_puts_the_sets_of_all_epochs_into_one_order() -> None:
+    x = drawn(1, (30,), seed=7)[0]
+    sets = torch.stack([x.expand(3, -1), x.expand(3, -1)]) + torch.arange(3)[None, :, None]
+    assert torch.equal(averaged(torch.stack([sets[0], sets[1].flip(0)])), sets[0])
 
 
 def test_several_epochs_over_one_batch_are_simulated() -> None:

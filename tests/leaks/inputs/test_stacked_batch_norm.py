@@ -5,7 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of, local_steps_of
-from fedspill.leaks.inputs.search.stacked_batch_norm import ExplicitBatchNorm, with_explicit_batch_norm
+from fedspill.leaks.inputs.search.stacked_batch_norm import (
+    ExplicitBatchNorm,
+    FixedBatchNorm,
+    with_explicit_batch_norm,
+)
 
 B, CLASSES = 6, 5
 
@@ -37,6 +41,26 @@ def slopes(gradients: GradientFunction, x: Tensor, targets: Tensor, along: list[
     return [one.detach() for one in found], torch.autograd.grad(total, x)[0]
 
 
+def test_running_statistics_are_a_factor_and_a_summand_with_the_same_slopes() -> None:
+    torch.manual_seed(2)
+    layer = nn.BatchNorm2d(3)
+    for tensor in (layer.weight, layer.running_mean, layer.running_var):
+        assert tensor is not None
+        nn.init.uniform_(tensor, 0.5, 2.0)
+    model = nn.Sequential(layer, nn.Tanh(), nn.Flatten(), nn.Linear(12, CLASSES)).double().eval()
+    written = with_explicit_batch_norm(model)
+    assert isinstance(written[0], FixedBatchNorm)
+    assert written[0].weight is layer.weight, "autograd must find the model's own parameters"
+    x = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    second = []
+    for network in (model, written):
+        loss = network(x).square().sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        total = torch.stack([g.square().sum() for g in gradients]).sum()
+        second.append(torch.autograd.grad(total, x)[0])
+    assert torch.allclose(*second)
+
+
 @pytest.mark.parametrize("kind", ["images", "vectors", "no scale"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_stacked_slopes_are_those_of_differences(kind: str, steps: int) -> None:
@@ -61,8 +85,8 @@ def test_stacked_slopes_are_those_of_differences(kind: str, steps: int) -> None:
     assert float((slope * way).sum()) == pytest.approx(difference, rel=1e-6)
 
 
-def test_only_what_works_by_the_batch_is_replaced() -> None:
-    running = nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8)).eval()
+def test_what_keeps_statistics_while_it_trains_is_not_replaced() -> None:
+    running = nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8)).train()
     assert with_explicit_batch_norm(running) is running
     model, _ = network("vectors")
     replaced = with_explicit_batch_norm(model)

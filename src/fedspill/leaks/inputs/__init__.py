@@ -4,6 +4,7 @@ from fedspill.leaks.inputs.cafe import Cafe
 from fedspill.leaks.inputs.cafe_paper import CafePaper
 from fedspill.leaks.inputs.class_fishing import ClassFishing
 from fedspill.leaks.inputs.dlg import DeepLeakage
+from fedspill.leaks.inputs.fedavg_leakage import FedAvgLeakage
 from fedspill.leaks.inputs.grad_inversion import GradInversion
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
@@ -34,6 +35,7 @@ __all__ = [
     "CertificatePrecision",
     "ClassFishing",
     "DeepLeakage",
+    "FedAvgLeakage",
     "GradInversion",
     "ImprovedDeepLeakage",
     "Inputs",

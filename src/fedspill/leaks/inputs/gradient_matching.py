@@ -216,7 +216,8 @@ def candidate_gradients(attacked: AttackedMessage, dtype: torch.dtype) -> Gradie
         return gradients_of(model)
     sizes = attacked.schedule.sizes() * attacked.schedule.epochs
     cuts = [attacked.schedule.batch_size * (index % len(attacked.schedule.sizes())) for index in range(len(sizes))]
-    return local_steps_of(model, [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)], attacked.lr)
+    steps = [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)]
+    return local_steps_of(model, steps, attacked.lr, attacked.momentum)
 
 
 def _box(view: View) -> Box | None:

@@ -35,7 +35,8 @@ class Reconstruction(Attack):
     One softmax layer alone gives batches of up to 0.4 samples a class, and two linear layers behind convolutions give
     what these determine. Batches too large for that are read in part, row by row, where the first layer is rectified
     and inputs of the kind are at hand. Labels and batch order need not be known. Several local steps of plain SGD are
-    followed one by one; several epochs are simulated where every step is on all samples of a small client.
+    followed one by one; several epochs, with momentum too, are simulated where every step is on all samples of a small
+    client, without a certificate where the network begins with convolutions.
     Where no exact route applies and a batch has at most `most_matched` samples, gradients are matched by optimization
     instead. Each sample carries a certificate: whether the network, given it, sends back what was observed. An
     adversary that knows of a defense and has inputs of the kind takes the most likely batch where no exact one is

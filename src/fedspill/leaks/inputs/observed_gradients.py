@@ -40,6 +40,7 @@ class AttackedMessage:
     lr: float | None  # of local steps; None for a gradient
     plain: bool  # whether the steps were those of plain SGD, as far as is known
     norms: BatchNorms = field(default_factory=BatchNorms)
+    momentum: float = 0.0  # of SGD that is not plain for that alone
 
     @property
     def samples(self) -> int:
@@ -48,6 +49,12 @@ class AttackedMessage:
     @property
     def steps(self) -> int:
         return self.schedule.steps if self.lr is not None else 1
+
+    @property
+    def step_weight(self) -> float:
+        """How often a gradient of the steps counts in `gradients`: once for each of them, more often with momentum."""
+        velocities = [sum(self.momentum**past for past in range(step + 1)) for step in range(self.steps)]
+        return float(sum(velocities))
 
     @property
     def as_client_ran(self) -> nn.Module:
@@ -208,32 +215,41 @@ def _read_message(message: Message, model: nn.Module | None, view: View) -> Atta
     examples = message.info.get("examples", 1)
     if type(examples) is not int or not 1 <= examples <= MOST_SAMPLES:
         raise UnsoundMessage(f"says that it comes from {examples!r} examples")
-    lr, schedule, plain = _steps(message, examples, view)
+    lr, schedule, plain, momentum = _steps(message, examples, view)
     if lr is not None:
         gradients = {name: tensor / -lr for name, tensor in gradients.items()}
     attacked = AttackedMessage(
         Origin(message.round, message.sender), copy.deepcopy(model).double().eval(), gradients, schedule, lr, plain
     )
+    attacked = replace(attacked, momentum=momentum)
     steps_known = view.has("batch_size") or not is_update(message)
     shape = sample_shape(view, attacked)
     norms = read_batch_norms(attacked.model, message.tensors, gradients, schedule, shape, steps_known=steps_known)
     return replace(attacked, norms=norms)
 
 
-def _steps(message: Message, examples: int, view: View) -> tuple[float | None, Schedule, bool]:
-    """The learning rate and cut of local steps, as far as the adversary knows them; else it is read as one step."""
+def _steps(message: Message, examples: int, view: View) -> tuple[float | None, Schedule, bool, float]:
+    """The learning rate and cut of local steps, as far as the adversary knows them; else it is read as one step.
+
+    Then whether they are those of plain SGD, and the momentum where they are but for that.
+    """
     one = Schedule(examples, examples)
     if not is_update(message):
-        return None, one, True
+        return None, one, True, 0.0
     lr = view.knows("local_lr") if view.has("local_lr") else None
     batch = view.knows("batch_size") if view.has("batch_size") else examples
     epochs = view.knows("local_epochs") if view.has("local_epochs") else 1
     if not isinstance(lr, int | float) or not 1e-12 <= lr <= 1e12:
         lr = 1.0  # only the scale of the gradient is lost, but several steps can no longer be separated
-        return lr, one, False
+        return lr, one, False, 0.0
     if type(batch) is not int or type(epochs) is not int or min(batch, epochs) < 1:
-        return float(lr), one, False
+        return float(lr), one, False, 0.0
     optimizer = view.knows("optimizer") if view.has("optimizer") else None
     settings = optimizer if isinstance(optimizer, dict) else {"name": optimizer or "sgd"}
-    plain = settings.get("name") == "sgd" and not settings.get("momentum") and not settings.get("weight_decay")
-    return float(lr), Schedule(examples, min(batch, MOST_SAMPLES), min(epochs, 1000)), bool(plain)
+    momentum, known = (
+        settings.get("momentum") or 0.0,
+        settings.get("name") == "sgd" and not settings.get("weight_decay"),
+    )
+    usable = known and isinstance(momentum, int | float) and 0 <= momentum < 1
+    schedule = Schedule(examples, min(batch, MOST_SAMPLES), min(epochs, 1000))
+    return float(lr), schedule, bool(usable and not momentum), float(momentum) if usable else 0.0

@@ -17,7 +17,8 @@ from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.gradient_matching import classes_of
 from fedspill.leaks.inputs.inputs import exact_answer, is_complete
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, attacked_messages
-from fedspill.leaks.records.decode.choose import choose_records, roots_of_dependent
+from fedspill.leaks.records.decode.annealed import annealed_records
+from fedspill.leaks.records.decode.choose import choose_records
 from fedspill.leaks.records.decode.joint import decode
 from fedspill.leaks.records.decode.row_space import records_in_row_space
 from fedspill.leaks.records.guess import Records
@@ -107,6 +108,13 @@ def read_message(
     exact = exact_answer(attacked, view, classes, effort, rng)
     if layer is not None and rows is not None and not why and not is_complete(exact, attacked):
         try:
+            known = view.knows("unlabelled_aux") if view.has("unlabelled_aux") else None
+            annealed = annealed_records(attacked, rows, schema, known, rng)
+            if len(annealed.rows) > int(exact.certified.sum()):
+                return ReadRecords(annealed.rows, annealed.certified)
+        except CannotRecover:
+            pass  # the row space of the first layer alone may still tell them
+        try:
             return _of_row_space(attacked, layer, rows, schema, classes, rng)
         except CannotRecover as refusal:
             why = refusal.problem
@@ -142,12 +150,7 @@ def _of_row_space(
     """Valid records among the directions; vouched for where training on them gives the whole update."""
     bias = None if layer.bias_name is None else attacked.gradients.get(layer.bias_name)
     equation = None if bias is None else (rows.left.T @ bias.double()) / rows.sizes
-    try:
-        found = records_in_row_space(rows.right, equation, schema)
-    except CannotRecover:
-        if rows.rank == attacked.samples:
-            raise
-        found = roots_of_dependent(attacked, rows, rng)
+    found = records_in_row_space(rows.right, equation, schema)
     chosen = choose_records(attacked, found, rows, rng)
     if not len(chosen):
         raise CannotRecover("no row that the first layer moved along is a record of the table")

@@ -83,7 +83,7 @@ def batch_behind_convolutions(
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
-    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, _usual_norm(network.below, shape, rng))
+    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, usual_norm(network.below, shape, rng))
     found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
     if not len(found.x):
         return RecoveredInputs.none("no sample's features are a root of the span condition", tried=True)
@@ -112,31 +112,31 @@ def _features_only(sure: int, attacked: AttackedMessage) -> RecoveredInputs:
     return RecoveredInputs.none(f"{known}, but the layers below do not determine the images", tried=True)
 
 
-def images_of(
-    below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """(k, *shape) the images with these features (k, f), and (k,) how unlike two searches' answers are, relative."""
-    no_labels = torch.ones(len(features), 1)
+def image_of(below: nn.Module, features: Tensor, start: Tensor, rng: torch.Generator) -> Tensor:
+    """(k, *shape) the images with these features (k, f) that a search from `start` (k, *shape) ends at."""
 
     def of(x: Tensor, targets: Tensor) -> list[Tensor]:
         made = below(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
         return list(made.unbind(1))
 
-    def searched(start: Tensor) -> Tensor:
-        size = (len(features), *shape)
-        seen = list(features)
-        found = reconstruct(SEARCH, of, seen, size, 1, rng=rng, targets=no_labels, start=start[None])
-        return found.x[0]
+    no_labels = torch.ones(len(features), 1)
+    found = reconstruct(SEARCH, of, list(features), start.shape, 1, rng=rng, targets=no_labels, start=start[None])
+    return found.x[0]
 
-    grey = searched(torch.zeros(len(features), *shape, dtype=torch.float64))
+
+def images_of(
+    below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(k, *shape) the images with these features (k, f), and (k,) how unlike two searches' answers are, relative."""
+    grey = image_of(below, features, torch.zeros(len(features), *shape, dtype=torch.float64), rng)
     # What the layers do not see is not moved back, however little it was moved.
     drawn = torch.randn(len(features), *shape, generator=rng, dtype=torch.float64)
-    other = searched(grey + MOVED * grey.square().mean().sqrt() * drawn)
+    other = image_of(below, features, grey + MOVED * grey.square().mean().sqrt() * drawn, rng)
     apart = (grey - other).flatten(1).square().mean(1).sqrt()
     return grey, apart / grey.flatten(1).square().mean(1).sqrt().clamp_min(1e-12)
 
 
-def _usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:
+def usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:
     """The norm that the features of standardised images have."""
     with torch.no_grad():
         drawn = below(torch.randn(8, *shape, generator=rng, dtype=torch.float64))

@@ -77,6 +77,18 @@ def scales_without_bias(model: nn.Module, pair: LayerPair, x: Tensor, delta: Ten
     return factors
 
 
+def sent_back(model: nn.Module, layer: str, values: Tensor) -> Tensor:
+    """(k, labels, m) what the network sends back to its layer of that name, which puts out `values` (k, m)."""
+    upper = _layers_above(model, layer)
+    with torch.no_grad():
+        gradients = _logit_gradients(upper(values.clone()))
+    labels = gradients.shape[1]
+    with torch.enable_grad():
+        start = values.detach().repeat_interleave(labels, 0).requires_grad_()
+        (sent,) = torch.autograd.grad((upper(start.clone()) * gradients.flatten(0, 1)).sum(), [start])
+    return sent.reshape(len(values), labels, -1)
+
+
 def _layers_above(model: nn.Module, first: str) -> nn.Sequential:
     """The part of the network that follows its layer `first`."""
     chain = module_chain(model)

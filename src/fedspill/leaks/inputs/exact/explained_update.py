@@ -1,7 +1,7 @@
 """Whether samples explain a whole update: their labels by the last layer, then training on them as the client did.
 
 Only what gives the update down to the rounding of float32 is explained. Batches that are cut at random cannot be
-trained on again, so that this is for clients whose every step is all of their samples, by plain SGD.
+trained on again, so that this is for clients whose every step is all of their samples, by SGD.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def labels_by_last_layer(attacked: AttackedMessage, samples: Tensor) -> Tensor:
     with torch.no_grad():
         features = nn.Sequential(*(module for _, module in chain[:last]))(samples)
         logits = head(features)
-    gradient = attacked.gradients[f"{name}.weight"].double() / attacked.steps
+    gradient = attacked.gradients[f"{name}.weight"].double() / attacked.step_weight
     sent = torch.linalg.lstsq(features.T, gradient.T).solution * attacked.samples  # (k, logits)
     if logits.shape[1] == 1:
         binary: Tensor = ((logits.sigmoid() - sent)[:, 0] > 0.5).long()
@@ -51,8 +51,9 @@ def labels_by_last_layer(attacked: AttackedMessage, samples: Tensor) -> Tensor:
 
 
 def can_be_trained_again(attacked: AttackedMessage) -> bool:
-    """Whether it is known which samples each step had: all of them, by plain SGD."""
-    return attacked.steps == 1 or (attacked.plain and attacked.schedule.batch_size >= attacked.samples)
+    """Whether it is known which samples each step had: all of them, by SGD with or without momentum."""
+    known = attacked.plain or attacked.momentum > 0
+    return attacked.steps == 1 or (known and attacked.schedule.batch_size >= attacked.samples)
 
 
 def trained_again(attacked: AttackedMessage) -> GradientFunction:
@@ -60,7 +61,8 @@ def trained_again(attacked: AttackedMessage) -> GradientFunction:
     model = attacked.as_client_ran
     if attacked.steps == 1 or attacked.lr is None:
         return gradients_of(model)
-    return local_steps_of(model, [slice(0, attacked.samples)] * attacked.steps, attacked.lr)
+    every = [slice(0, attacked.samples)] * attacked.steps
+    return local_steps_of(model, every, attacked.lr, attacked.momentum)
 
 
 def explain_update(attacked: AttackedMessage, samples: Tensor, classes: int) -> ExplainedUpdate:

@@ -25,7 +25,8 @@ from fedspill.leaks.inputs.exact.explained_update import (
 )
 from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
-from fedspill.leaks.inputs.exact.local_steps import enough_roots, pair_gradients_in
+from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
+from fedspill.leaks.inputs.exact.roots_of_sums import roots_of_sum
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.search import one_hot
@@ -49,21 +50,25 @@ def recover_many_epochs(
     """All samples of a client that trains on all of them at every step; raises CannotRecover for any other."""
     size = attacked.samples
     if not can_be_trained_again(attacked):
-        raise CannotRecover("several epochs are followed only by plain SGD, each step on all samples of the client")
+        raise CannotRecover("several epochs are followed only by SGD, each step on all samples of the client")
     if size * size > MOST_UNKNOWNS:
         raise CannotRecover(f"{size} samples over several epochs are more than are sought at once")
-    mean = {name: tensor / attacked.steps for name, tensor in attacked.gradients.items()}
+    mean = {name: tensor / attacked.step_weight for name, tensor in attacked.gradients.items()}
     rows = truncated_svd(mean[pair.first.weight_name], size, rng)
     if rows is None or rows.rank != size:
         raise CannotRecover(f"the first layer's change does not have the directions of {size} samples")
-    near = enough_roots(pair, pair_gradients_in(mean, pair), size, size, rng, effort)
-    if len(near.x) < size:
-        return RecoveredInputs.none(f"{len(near.x)} of {size} samples nearly fulfil the span condition", tried=True)
-    start = near.x[:size]
+    near = roots_of_sum(pair, pair_gradients_in(mean, pair), size, attacked.steps, rng, scale=effort.scale)
+    if 2 * len(near) < size:
+        return RecoveredInputs.none(f"{len(near)} of {size} samples nearly fulfil the span condition", tried=True)
+    # Samples that were not found begin as the mean of the others.
+    start = torch.cat([near, near.mean(0).expand(size - len(near), -1)])
     labels = labels_by_last_layer(attacked, start.reshape(size, *shape))
-    x, missed = _trained_like(attacked, pair.first.weight_name, start, rows.right, labels, shape, classes, rng)
+    shakes = SHAKES if len(near) == size else 0
+    x, missed = _trained_like(attacked, pair.first.weight_name, start, rows.right, labels, shape, classes, rng, shakes)
     if missed > USEFUL:
-        return RecoveredInputs.none("no samples were found that training on gives the update", tried=True)
+        unsure = torch.zeros(len(near), dtype=torch.bool)
+        why = "no samples were found that training on gives the update: some that nearly fulfil the span condition"
+        return RecoveredInputs(near.reshape(-1, *shape), unsure, labels[: len(near)], why, unexplained=missed)
     answer = explain_update(attacked, x, classes)
     certified = torch.full((size,), answer.explained and not is_scale_free(pair))
     return RecoveredInputs(x, certified, answer.labels, unexplained=missed, route="several epochs, simulated")
@@ -78,6 +83,7 @@ def _trained_like(
     shape: tuple[int, ...],
     classes: int,
     rng: torch.Generator,
+    shakes: int,
 ) -> tuple[Tensor, float]:
     """The samples (B, *shape) of the span `basis` (d, r) that come nearest, and what they leave of the update."""
     names = [name for name, p in attacked.model.named_parameters() if p.requires_grad]
@@ -97,23 +103,23 @@ def _trained_like(
         return missed
 
     room = room_for_rounding(attacked)
-    best, least = _descend(missed_by, start @ basis)
-    for _ in range(SHAKES):
+    best, least = _descend(missed_by, start @ basis, room / 2)
+    for _ in range(shakes):
         if least < room or least > NEAR:
             break
         # A rectifier that is on for the candidate and off for the sample is a kink, which slopes do not lead across.
         shaken = best * (1 + least * torch.randn(best.shape, generator=rng, dtype=best.dtype))
-        q, missed = _descend(missed_by, shaken)
+        q, missed = _descend(missed_by, shaken, room / 2)
         if missed < least:
             best, least = q, missed
     return (best @ basis.T).reshape(len(best), *shape), least
 
 
-def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> tuple[Tensor, float]:
-    """Levenberg-Marquardt from q (B, r): where it ends, and the norm of what is missed there."""
+def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor, enough: float) -> tuple[Tensor, float]:
+    """Levenberg-Marquardt from q (B, r) until `enough` is met: where it ends, and the norm of what is missed there."""
     rest, damping = missed_by(q).detach(), 1e-3
     cost = float(rest.square().sum())
-    for _ in range(ITERATIONS):
+    for _ in range(ITERATIONS if cost > enough**2 else 0):
         slope = _slopes(missed_by, q)
         curvature, downhill = slope.T @ slope, slope.T @ rest
         before = cost
@@ -125,7 +131,7 @@ def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> tuple[Tensor, 
                 q, rest, cost, damping = tried, new, float(new.square().sum()), damping * 0.1
                 break
             damping *= 5
-        if not cost < before * (1 - SETTLED):
+        if not cost < before * (1 - SETTLED) or cost < enough**2:
             break
     return q, math.sqrt(cost)
 

@@ -23,8 +23,8 @@ from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, first_layer,
 from fedspill.leaks.inputs.exact.sample_roots import is_known, usual_scale
 
 MOST_OF_CLASSES = 0.4  # samples for each class; above it equations are few, and false roots were seen
-STARTS = 12  # for each label that may occur, in each round
-ROUNDS = 6
+STARTS = 4  # for each label that may occur, in each round; what a round finds is taken out before the next
+ROUNDS = 18
 ITERATIONS = 60
 ROOT = 3e-5  # relative residual of a root; float32 gradients leave some 1e-6
 NOWHERE = 1e-3  # |p - e_y| below which a root is p = e_y, far away, of no sample
@@ -112,7 +112,7 @@ class _System:
         """Distinct roots (k, r) and their labels, from random starts for every label that may occur."""
         classes = len(self.offset)
         # A label that occurs leaves its own entry in the column space.
-        likely = self.rows.left.square().sum(1).argsort(descending=True)[: min(classes, 2 * wanted + 2)]
+        likely = self.rows.left.square().sum(1).argsort(descending=True)[: min(classes, wanted + wanted // 4 + 6)]
         labels = likely.repeat_interleave(STARTS)
         q = torch.randn(len(labels), self.rows.rank, generator=rng, dtype=torch.float64)
         scales = torch.tensor([0.6, 1.0, 1.6, 2.5], dtype=torch.float64).repeat(len(labels))[: len(labels), None]

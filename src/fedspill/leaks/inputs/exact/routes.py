@@ -17,6 +17,8 @@ from fedspill.leaks.inputs.exact.certificate import (
     scales_without_bias,
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
+from fedspill.leaks.inputs.exact.epochs_behind_convolutions import epochs_behind_convolutions
+from fedspill.leaks.inputs.exact.explained_update import can_be_trained_again
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
 from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
@@ -56,7 +58,7 @@ def recover_exactly(
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if attacked.steps == 1:
         return _batch(attacked, pair, shape, effort, rng)
-    if attacked.schedule.epochs > 1:
+    if attacked.schedule.epochs > 1 or not attacked.plain:
         flat = shape or (pair.first.weight.shape[1],)
         try:
             return recover_many_epochs(attacked, pair, flat, classes, effort, rng)
@@ -73,8 +75,15 @@ def _without_pair(
     effort: RootSearchEffort,
     rng: torch.Generator,
 ) -> RecoveredInputs:
-    """Networks that do not begin with two linear layers: one layer alone, or a pair behind convolutions; one step."""
-    if attacked.steps > 1 or attacked.norms.by_batch:
+    """Networks that do not begin with two linear layers: one layer alone, or a pair behind convolutions."""
+    if attacked.norms.by_batch:
+        return _does_not_apply(attacked, refusal)
+    if attacked.steps > 1:
+        try:
+            if shape is not None and has_convolutions(attacked.model):
+                return epochs_behind_convolutions(attacked, shape, classes, rng)
+        except CannotRecover as other:
+            return _does_not_apply(attacked, other)
         return _does_not_apply(attacked, refusal)
     try:
         layer = only_layer(attacked.model)
@@ -117,7 +126,7 @@ def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the first two layers, which hold {room}")
-    if attacked.steps > 1 and not attacked.plain:
+    if attacked.steps > 1 and not attacked.plain and not can_be_trained_again(attacked):
         raise CannotRecover("local steps are followed only through plain SGD at a known learning rate")
 
 

@@ -161,17 +161,29 @@ def find_roots(
     scale: float,
     tolerance: float,
     rng: torch.Generator,
+    spread: Tensor | None = None,
     starts: int = 32,
     rounds: int = 2,
     iterations: int = 40,
+    known: Tensor | None = None,
 ) -> Tensor:
-    """(k, B) distinct roots with relative residual below `tolerance`, at most `wanted`; several rounds of starts."""
+    """(k, B) distinct roots with relative residual below `tolerance`, at most `wanted`; several rounds of starts.
+
+    `spread` (B,) are the gradient's singular values along the coordinates. A start that reaches as far as these is a
+    mixture of the samples, of which inputs that share a large mean have most; one that reaches as far everywhere finds
+    the samples that are unlike the others. Each start draws how far it follows them. Roots that are `known` (k, B)
+    already come first.
+    """
     size = len(condition.particular)
     roots, dead = condition.particular.new_zeros(0, size), condition.particular.new_zeros(0, size)
+    roots = roots if known is None else known
     for _ in range(rounds):
         if len(roots) >= wanted:
             break
         q = torch.randn(starts, size, generator=rng, dtype=torch.float64).to(roots.device)
+        if spread is not None:
+            power = torch.rand(starts, 1, generator=rng, dtype=torch.float64).to(q)
+            q = q * (spread / spread[0]) ** power
         if len(roots):  # start at right angles to the known roots
             known = torch.linalg.qr(roots.T)[0]
             q = q - (q @ known) @ known.T

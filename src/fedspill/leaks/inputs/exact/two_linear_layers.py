@@ -23,6 +23,8 @@ SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
 STARTS_EACH = 4  # for each sample that is sought, at most
 # Without noise the search uses some of the units, which are equations enough, and the root is then refined on all.
 CLEAN, FEWEST_UNITS, UNITS_EACH = 1e-4, 128, 16
+# From this share of the units on a start leads to a sample once in hundreds of times (benchmarks/exact_inputs.py).
+WIDE, WIDE_STARTS = 0.3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class RootSearchEffort:
 
     starts: int = 32
     rounds: int = 2  # of starts between peelings
-    peels: int = 12
+    peels: int = 12  # in a row that find nothing new
     scale: float | None = None  # norm of a sample; None: that of a standardised one
 
 
@@ -111,7 +113,7 @@ def recover_batch(
     bases = gradient_bases(pair, gradients, batch, rng)
     one, two = bases.first, bases.second
     if tolerance is None:
-        tolerance = min(0.05, max(1e-3, 2 * (one.tail + two.tail)))
+        tolerance = min(0.05, max(CLEAN, 2 * (one.tail + two.tail)))
     tight = min(tolerance, 2 * (one.tail + two.tail) + 1e-6)
     layer, scale = pair.first, effort.scale or usual_scale(one.right.shape[0])
     projected_weight = layer.weight @ one.right
@@ -120,13 +122,17 @@ def recover_batch(
     rest_first, rest_second = torch.diag(one.sizes), torch.diag(two.sizes)
     rest_bias = None if gradients.first_bias is None else one.left.T @ gradients.first_bias
     found, deltas = one.right.new_zeros(0, bases.batch), []
-    for peel in range(effort.peels):
-        if peel == len(SCALES) and not len(found):
-            break  # starts of every scale found nothing, so more of them are not likely to
+    starts, idle = effort.starts * (1 if bases.batch < WIDE * len(layer.weight) else WIDE_STARTS), 0
+    for peel in range(effort.peels + bases.batch):
         left = bases.batch - len(found)
-        if left <= 0 or (enough and len(found) and int((whole.residual(found) < tight).sum()) >= enough):
+        # Where starts of every scale found nothing, more of them are not likely to.
+        if left <= 0 or idle == (len(SCALES) if not len(found) else effort.peels):
             break
+        if enough and len(found) and int((whole.residual(found) < tight).sum()) >= enough:
+            break
+        idle += 1
         condition, back = whole, torch.eye(bases.batch, dtype=torch.float64, device=found.device)
+        sizes = one.sizes
         if len(found):
             u, sizes, back_t = torch.linalg.svd(rest_first)
             back = back_t[:left].T
@@ -141,7 +147,8 @@ def recover_batch(
             scale=scale * SCALES[peel % len(SCALES)],
             tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
             rng=rng,
-            starts=min(effort.starts, STARTS_EACH * left),
+            spread=sizes[:left],
+            starts=min(starts, STARTS_EACH * left),
             rounds=effort.rounds,
         )
         if not len(roots):
@@ -152,7 +159,7 @@ def recover_batch(
             if float(residual[index]) > tolerance or is_known(q, found) or len(found) == bases.batch:
                 continue
             s, t, activation = deltas_of_sample(pair, bases, q, whole.z(y[index]))
-            found = torch.cat([found, q[None]])
+            found, idle = torch.cat([found, q[None]]), 0
             deltas.append(one.left @ s)
             rest_first = rest_first - s[:, None] * q
             rest_second = rest_second - t[:, None] * (two.right.T @ activation)

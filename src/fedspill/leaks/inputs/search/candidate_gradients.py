@@ -35,21 +35,22 @@ def gradients_of(model: nn.Module) -> GradientFunction:
     One restart goes through plain autograd, which costs a third less than vmap.
     """
     names, parameters = _trained(model)
-    each = row_by_row(grad(_loss(with_explicit_batch_norm(model))), in_dims=(None, 0, 0))
+    written = with_explicit_batch_norm(model)
+    each = row_by_row(grad(_loss(written)), in_dims=(None, 0, 0))
 
     def by_vmap(x: Tensor, targets: Tensor) -> list[Tensor]:
         found = each(dict(zip(names, parameters, strict=True)), x, targets)
         return [found[name] for name in names]
 
     def by_autograd(x: Tensor, targets: Tensor) -> list[Tensor]:
-        loss = soft_cross_entropy(_logits(model(x[0])), targets[0])
+        loss = soft_cross_entropy(_logits(written(x[0])), targets[0])
         return [g[None] for g in torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)]
 
     return lambda x, targets: by_autograd(x, targets) if len(x) == 1 else by_vmap(x, targets)
 
 
-def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float) -> GradientFunction:
-    """The sum of step gradients of plain local SGD (FedAvg), which is minus the update over lr; `steps` cut the batch.
+def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float, momentum: float = 0.0) -> GradientFunction:
+    """The sum of step gradients of local SGD (FedAvg), which is minus the update over lr; `steps` cut the batch.
 
     The steps are unrolled, so that each is taken at the weights that the candidate's own earlier steps lead to. Several
     epochs are the same slices again.
@@ -58,9 +59,12 @@ def local_steps_of(model: nn.Module, steps: Sequence[slice], lr: float) -> Gradi
     loss = _loss(with_explicit_batch_norm(model))
 
     def one(start: dict[str, Tensor], x: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        now = dict(start)
+        now, velocity = dict(start), dict[str, Tensor]()
         for part in steps:
             step = grad(loss)(now, x[part], targets[part])
+            if momentum:
+                step = {name: step[name] + momentum * velocity[name] for name in names} if velocity else step
+                velocity = step
             now = {name: now[name] - lr * step[name] for name in names}
         return {name: (start[name] - now[name]) / lr for name in names}
 

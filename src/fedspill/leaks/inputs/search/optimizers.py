@@ -43,13 +43,14 @@ class Adam(SearchOptimizer):
     """Adam; `signed` moves by the sign of the gradient, as Inverting Gradients.
 
     Schedules over `steps`: "steps" divides by ten after 3/8, 5/8 and 7/8, as Inverting Gradients; "cosine" after
-    `warmup` steps that rise linearly, as GradInversion. `langevin` adds that share of noise to every move.
+    `warmup` steps that rise linearly, as GradInversion; "decay" takes half a percent off every ten steps, as Data
+    Leakage in Federated Averaging. `langevin` adds that share of noise to every move.
     """
 
     lr: float = 0.1
     steps: int = 1
     signed: bool = False
-    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    schedule: Literal["constant", "steps", "cosine", "decay"] = "constant"
     warmup: int = 0
     langevin: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
@@ -72,6 +73,8 @@ class Adam(SearchOptimizer):
     def rate(self, step: int) -> float:
         if self.schedule == "steps":
             return self.lr * 0.1 ** sum(step >= share * self.steps for share in (3 / 8, 5 / 8, 7 / 8))
+        if self.schedule == "decay":
+            return self.lr * float(0.995 ** (step / 10))
         if self.schedule == "cosine":
             if step < self.warmup:
                 return self.lr * (step + 1) / self.warmup

@@ -45,6 +45,36 @@ class SquaredNorm(Prior):
 
 @final
 @dataclass(frozen=True)
+class ValueRange(Prior):
+    """How far values lie outside of a range, squared: the sum over a sample, the mean over samples."""
+
+    weight: float
+    low: float
+    high: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        outside = x - x.clamp(self.low, self.high)
+        return self.weight * outside.square().flatten(2).sum(2).mean(1)
+
+
+@final
+@dataclass(frozen=True)
+class EpochAgreement(Prior):
+    """Mean squared difference between the mean images of any two epochs: whatever their order, they are the same ones.
+
+    Candidates are one set for each of `epochs`, one behind the other (Dimitrov et al. 2022).
+    """
+
+    weight: float
+    epochs: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        means = x.reshape(len(x), self.epochs, -1, *x.shape[2:]).mean(2).flatten(2)  # (R, epochs, pixels)
+        return self.weight * (means[:, :, None] - means[:, None]).square().mean((1, 2, 3))
+
+
+@final
+@dataclass(frozen=True)
 class GroupConsistency(Prior):
     """Distance of each restart from the mean of all, as GradInversion (Yin et al. 2021), without image registration."""
 

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedspill.leaks.inputs.search.objectives import CosineDistance, GaussianKernel, SquaredDistance, TensorNorms
+from fedspill.leaks.inputs.search.objectives import (
+    CosineDistance,
+    GaussianKernel,
+    LayeredSquares,
+    SquaredDistance,
+    TensorNorms,
+)
 from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs
-from fedspill.leaks.inputs.search.priors import BatchNormStatistics, GroupConsistency, SquaredNorm, TotalVariation
+from fedspill.leaks.inputs.search.priors import (
+    BatchNormStatistics,
+    EpochAgreement,
+    GroupConsistency,
+    SquaredNorm,
+    TotalVariation,
+    ValueRange,
+)
 from fedspill.leaks.inputs.search.search import Recipe
 
 
@@ -39,6 +52,25 @@ def sapag(steps: int = 2_000, *, per_entry: bool = False, lr: float = 0.01) -> R
     tensors; `per_entry` takes the mean instead.
     """
     return Recipe(GaussianKernel(per_entry=per_entry), Adam(lr, steps), steps, start="uniform")
+
+
+def fedavg_leakage(
+    steps: int,
+    lr: float,
+    variation: float,
+    agreement: float,
+    epochs: int,
+    local_steps: int,
+    between: tuple[float, float] | None,
+) -> Recipe:
+    """Dimitrov et al., Data Leakage in Federated Averaging, 2022: squares by layer, and epochs that agree.
+
+    Weights 0.001 for variation, 2 for the range of values and 1000 for the agreement of epochs are the released ones;
+    the distance is that of the sum over local steps, over their number, times two.
+    """
+    inside = (ValueRange(2.0, *between),) if between is not None else ()
+    priors = (TotalVariation(variation), *inside, EpochAgreement(agreement, epochs))
+    return Recipe(LayeredSquares(2.0 / local_steps), Adam(lr, steps, schedule="decay"), steps, priors)
 
 
 def grad_inversion(

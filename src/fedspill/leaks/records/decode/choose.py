@@ -13,10 +13,8 @@ from torch import Tensor
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import leading_pair
-from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, find_roots, usual_scale
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 
-DEPENDENT_ROUNDS = 10  # of starts, where what was found cannot be taken out
 APART = 1e-3  # share of a record that the records before it must leave over, for it to be a new one
 
 
@@ -39,24 +37,6 @@ def choose_records(attacked: AttackedMessage, found: Tensor, rows: TruncatedSvd,
             break
     others = [index for index in order if index not in set(chosen)]
     return found[[*chosen, *others[: attacked.samples - len(chosen)]]]
-
-
-def roots_of_dependent(attacked: AttackedMessage, rows: TruncatedSvd, rng: torch.Generator) -> Tensor:
-    """(k, columns) samples of one step where records depend on each other, so that they cannot be peeled off in turn.
-
-    The second layer still has a direction for each of them. Raises CannotRecover where that does not help.
-    """
-    pair = leading_pair(attacked.model)
-    second = truncated_svd(attacked.gradients[pair.second.weight_name].double(), attacked.samples, rng)
-    if attacked.steps > 1 or second is None or not rows.rank < second.rank < pair.second.weight.shape[1]:
-        raise CannotRecover("the second layer does not tell records apart that depend on each other")
-    bias = None if pair.first.bias_name is None else attacked.gradients[pair.first.bias_name].double()
-    equation = None if bias is None else (rows.left.T @ bias) / rows.sizes
-    seen = pair.first.weight @ rows.right
-    condition = SpanCondition.of(seen, pair.first.bias, pair.between, second.right, equation)
-    scale = usual_scale(len(rows.right))
-    roots = find_roots(condition, attacked.samples, scale=scale, tolerance=1e-3, rng=rng, rounds=DEPENDENT_ROUNDS)
-    return roots @ rows.right.T
 
 
 def _by_likelihood(attacked: AttackedMessage, found: Tensor, rng: torch.Generator) -> list[int]:
