@@ -61,8 +61,9 @@ class InnerSpace:
             return self
         for _ in range(2):  # twice, against rounding
             new = new - (new @ self.basis) @ self.basis.T
-        directions, sizes = torch.linalg.qr(new.T)
-        added = directions[:, sizes.diagonal().abs() > _NEW * len(self.metric) ** 0.5]
+        squares, mixtures = (part.to(new) for part in torch.linalg.eigh((new @ new.T).cpu()))
+        fresh = squares > _NEW**2 * len(self.metric)
+        added = new.T @ (mixtures[:, fresh] / squares[fresh].sqrt())
         return replace(self, basis=torch.cat([self.basis, added], 1))
 
     def support(self, inputs: Tensor) -> Tensor:
