@@ -2,7 +2,7 @@
 
     python benchmarks/words.py decoder --layers 12 --hidden 768 --heads 12 --batches 1,4,16,32 --n 20 --device cuda
     python benchmarks/words.py encoder --layers 2 --hidden 256 --heads 4 --batches 1,2,4,8 --trained 100
-    python benchmarks/words.py fedavg | lora | rows | defenses
+    python benchmarks/words.py fedavg | lora | rows | defenses | matched | members
 
 Every row: n batches, means, the worst exact share, how many texts were certified and how many of those are wrong (it
 must be 0), and processor seconds of one batch. Batches are drawn by seed, and no constant was chosen on these seeds.
@@ -11,8 +11,11 @@ must be 0), and processor seconds of one batch. Batches are drawn by seed, and n
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +41,6 @@ from fedspill.trace import MemoryTrace, Origin
 from fedspill.training import LocalTraining, batch_loss, gradient
 
 FIRST = "h.0.attn.c_attn"
-SEED = 9000  # of the first batch; prototypes used others
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
@@ -80,8 +82,19 @@ class Row:
         )
 
 
+@contextmanager
+def shown(label: str) -> Iterator[Row]:
+    """A row that is printed at its end, also where the time is up before."""
+    row = Row()
+    try:
+        yield row
+    finally:
+        if row.values:
+            row.show(label)
+
+
 def header(what: str) -> None:
-    names = "n | precision | recall | ROUGE-1 | ROUGE-2 | exact | worst exact | certified | false | CPU s (most)"
+    names = "n | precision | recall | ROUGE-1 | ROUGE-2 | exact | worst exact | certified | false | s (most)"
     print(f"\n| {what} | {names} |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
 
 
@@ -123,9 +136,9 @@ def network(args: argparse.Namespace, dataset: Dataset, *, causal: bool, **optio
     return net.eval()
 
 
-def draw(dataset: Dataset, size: int, number: int) -> Examples:
+def draw(dataset: Dataset, size: int, number: int, first: int) -> Examples:
     """A batch of test texts, cut to its longest."""
-    rng = torch.Generator().manual_seed(SEED + 1000 * size + number)
+    rng = torch.Generator().manual_seed(first + 1000 * size + number)
     batch = dataset.test.take(torch.randperm(len(dataset.test), generator=rng)[:size])
     assert batch.vocabulary is not None
     longest = int((batch.x != batch.vocabulary.padding).sum(1).max())
@@ -141,6 +154,11 @@ def texts_of(batch: Examples) -> list[list[int]]:
 def message(net: TextTransformer, batch: Examples, device: str, change: Change = dict) -> AttackedText:
     sent = change(gradient(net, batch.to(device)))
     return AttackedText(Origin(0, "client:0"), net, sent, len(batch), 1, None, True, True, 0.0)
+
+
+def now(args: argparse.Namespace) -> float:
+    """Seconds of the processor, or of the clock where a GPU computes."""
+    return time.process_time() if args.device == "cpu" else time.perf_counter()
 
 
 def recover(attacked: AttackedText, marks: Marks, seed: int, method: str = "words") -> RecoveredText:
@@ -159,15 +177,14 @@ def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
     weights = f"trained {args.trained}" if args.trained else "random"
     header(f"{args.method}, {kind} {args.layers} x {args.hidden}, {weights}, B (tokens)")
     for size in args.batches:
-        row, tokens = Row(), 0
-        for number in range(args.n):
-            batch = draw(dataset, size, number)
-            attacked = message(net, batch, args.device)
-            begin = time.process_time()
-            found = recover(attacked, marks, number, args.method)
-            row.add(found, texts_of(batch), dataset, time.process_time() - begin)
-            tokens += sum(map(len, texts_of(batch)))
-        row.show(f"{size} ({tokens // args.n})")
+        drawn = [draw(dataset, size, number, args.first) for number in range(args.n)]
+        tokens = sum(len(text) for batch in drawn for text in texts_of(batch))
+        with shown(f"{size} ({tokens // args.n})") as row:
+            for number, batch in enumerate(drawn):
+                attacked = message(net, batch, args.device)
+                begin = now(args)
+                found = recover(attacked, marks, number, args.method)
+                row.add(found, texts_of(batch), dataset, now(args) - begin)
 
 
 def fedavg_table(args: argparse.Namespace) -> None:
@@ -176,26 +193,26 @@ def fedavg_table(args: argparse.Namespace) -> None:
     net = network(args, dataset, causal=True)
     header(f"decoder {args.layers} x {args.hidden}, B = {args.batches[0]}, local steps")
     for steps, size, lr in ((1, 0, 0.1), (2, 0, 0.01), (10, 0, 0.01), (10, 0, 0.1), (8, 1, 0.01), (8, 1, 0.1)):
-        row, many = Row(), args.batches[0]
-        for number in range(args.n):
-            batch = draw(dataset, many, number).to(args.device)
-            per_step = size or many
-            training = LocalTraining(lr=lr, batch_size=per_step, steps=steps)
-            start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
-            sent = train(net, start, batch, training, torch.Generator().manual_seed(number))
-            with torch.no_grad():
-                for name, parameter in net.named_parameters():
-                    parameter.copy_(start[name])
-            net.eval()
-            moved = {n: -sent[n] / (lr * steps) for n, p in net.named_parameters() if p.requires_grad}
-            sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
-            rounding = 2.0**-24 * sizes[0] / sizes[1]
-            whole = per_step == many
-            attacked = AttackedText(Origin(0, "c"), net, moved, many, steps, lr, whole, True, rounding)
-            begin = time.process_time()
-            found = recover(attacked, Marks(), number)
-            row.add(found, texts_of(batch), dataset, time.process_time() - begin)
-        row.show(f"{steps} of {size or 'all'}, lr {lr}")
+        many = args.batches[0]
+        with shown(f"{steps} of {size or 'all'}, lr {lr}") as row:
+            for number in range(args.n):
+                batch = draw(dataset, many, number, args.first).to(args.device)
+                per_step = size or many
+                training = LocalTraining(lr=lr, batch_size=per_step, steps=steps)
+                start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+                sent = train(net, start, batch, training, torch.Generator().manual_seed(number))
+                with torch.no_grad():
+                    for name, parameter in net.named_parameters():
+                        parameter.copy_(start[name])
+                net.eval()
+                moved = {n: -sent[n] / (lr * steps) for n, p in net.named_parameters() if p.requires_grad}
+                sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
+                rounding = 2.0**-24 * sizes[0] / sizes[1]
+                whole = per_step == many
+                attacked = AttackedText(Origin(0, "c"), net, moved, many, steps, lr, whole, True, rounding)
+                begin = now(args)
+                found = recover(attacked, Marks(), number)
+                row.add(found, texts_of(batch), dataset, now(args) - begin)
 
 
 def lora_table(args: argparse.Namespace) -> None:
@@ -205,45 +222,54 @@ def lora_table(args: argparse.Namespace) -> None:
     for rank in args.ranks:
         net = network(args, dataset, causal=True, lora_rank=rank)
         for rounds in args.rounds:
-            row = Row()
-            for number in range(args.n):
-                batch = draw(dataset, args.batches[0], number).to(args.device)
-                start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
-                stacked: list[Tensor] = []
-                training = LocalTraining(lr=args.lora_lr, batch_size=len(batch), epochs=args.epochs)
-                state = start
-                for turn in range(rounds):
-                    sent = train(net, state, batch, training, torch.Generator().manual_seed(turn))
-                    stacked.append(sent[f"{FIRST}.lora_A.default.weight"])
-                    state = {name: tensor + sent.get(name, 0) for name, tensor in state.items()}
-                with torch.no_grad():
-                    for name, parameter in net.named_parameters():
-                        parameter.copy_(start[name])
-                net.eval()
-                attacked = AttackedText(Origin(0, "c"), net, {}, len(batch), 1, 1.0, False, False, 0.0)
-                begin = time.process_time()
-                worth = args.epochs**0.5  # stacked are changes of weights, not gradients
-                name = f"{FIRST}.lora_A.default.weight"
-                moved = [whitened(part, net.get_parameter(name), worth) for part in stacked if bool(part.any())]
-                found = recover_text(attacked, moved, Marks(), torch.Generator().manual_seed(number))
-                row.add(found, texts_of(batch), dataset, time.process_time() - begin)
-            row.show(f"r = {rank}, {rounds}")
+            with shown(f"r = {rank}, {rounds}") as row:
+                for number in range(args.n):
+                    batch = draw(dataset, args.batches[0], number, args.first).to(args.device)
+                    start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+                    stacked: list[Tensor] = []
+                    training = LocalTraining(lr=args.lora_lr, batch_size=len(batch), epochs=args.epochs)
+                    state = start
+                    for turn in range(rounds):
+                        sent = train(net, state, batch, training, torch.Generator().manual_seed(turn))
+                        stacked.append(sent[f"{FIRST}.lora_A.default.weight"])
+                        state = {name: tensor + sent.get(name, 0) for name, tensor in state.items()}
+                    with torch.no_grad():
+                        for name, parameter in net.named_parameters():
+                            parameter.copy_(start[name])
+                    net.eval()
+                    attacked = AttackedText(Origin(0, "c"), net, {}, len(batch), 1, 1.0, False, False, 0.0)
+                    begin = now(args)
+                    worth = args.epochs**0.5  # stacked are changes of weights, not gradients
+                    name = f"{FIRST}.lora_A.default.weight"
+                    moved = [whitened(part, net.get_parameter(name), worth) for part in stacked if bool(part.any())]
+                    found = recover_text(attacked, moved, Marks(), torch.Generator().manual_seed(number))
+                    row.add(found, texts_of(batch), dataset, now(args) - begin)
 
 
-def federation(args: argparse.Namespace, attack: str, threat: str, plan: dict[str, Any]) -> tuple[Any, float, Any]:
-    """An attack on a whole federation; its scores and the accuracy that is reached."""
-    deployment = Deployment.of(check_plan({"seed": args.seed, **plan}, "benchmark"), args.data_dir)
-    trace = MemoryTrace(deployment.protocol())
-    running = deployment.federation(trace, engine="loop")
-    running.run()
-    right = accuracy(running.model, deployment.dataset.test)
-    truth = trace.truth().beside(deployment.shares.clients)
-    try:
-        made = make("attacks", attack)
-        known = deployment.knowledge()
-        return run_attack(made, trace, ADVERSARIES[threat], knowledge=known, seed=1, truth=truth), right, ""
-    except FedspillError as error:
-        return None, right, str(error)
+@dataclass
+class Federation:
+    """A federation that has run: what was recorded, and how well its model does."""
+
+    deployment: Deployment
+    trace: MemoryTrace
+    accuracy: float
+
+    @staticmethod
+    def run(args: argparse.Namespace, plan: dict[str, Any]) -> Federation:
+        deployment = Deployment.of(check_plan({"seed": args.seed, **plan}, "benchmark"), args.data_dir)
+        trace = MemoryTrace(deployment.protocol())
+        running = deployment.federation(trace, engine="loop")
+        running.run()
+        return Federation(deployment, trace, accuracy(running.model, deployment.dataset.test))
+
+    def attacked_by(self, attack: str, threat: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
+        """What an attack says of it, or why it says nothing."""
+        truth = self.trace.truth().beside(self.deployment.shares.clients)
+        try:
+            made, known = make("attacks", attack, options or {}), self.deployment.knowledge()
+            return run_attack(made, self.trace, ADVERSARIES[threat], knowledge=known, seed=1, truth=truth), ""
+        except FedspillError as error:
+            return None, str(error)
 
 
 def rows_table(args: argparse.Namespace) -> None:
@@ -267,7 +293,7 @@ def rows_table(args: argparse.Namespace) -> None:
             "optimizer": "adam", "lr": 0.001, "weight_decay": 0.01, "batch_size": 4, "epochs": 2,
         },
     }  # fmt: skip
-    for label, training in trainings.items():
+    for label, training in list(trainings.items())[args.skip :]:
         for threat in ("curious-server", "eavesdropper", "curious-server-secagg"):
             plan = {**base, "training": training}
             if threat == "curious-server-secagg":  # sums of ten clients
@@ -277,7 +303,7 @@ def rows_table(args: argparse.Namespace) -> None:
                     "clients_per_round": 10,
                 }
                 plan["federation"] = few
-            outcome, _, why = federation(args, "embedding-rows", threat, plan)
+            outcome, why = Federation.run(args, plan).attacked_by("embedding-rows", threat)
             print_scores(f"{label} | {threat}", outcome, why, ("token-precision", "token-recall"))
 
 
@@ -320,11 +346,12 @@ def defenses_table(args: argparse.Namespace) -> None:
         "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
         "secure aggregation": {"federation": {**base["federation"], "secure_aggregation": True}},
     }  # fmt: skip
-    for label, changes in cases.items():
-        secure = label == "secure aggregation"
+    for label, changes in list(cases.items())[args.skip :]:
+        threat = "curious-server-secagg" if label == "secure aggregation" else "curious-server"
+        run = Federation.run(args, {**base, **changes})
+        right = run.accuracy
         for attack in ("embedding-rows", "words"):
-            threat = "curious-server-secagg" if secure else "curious-server"
-            outcome, right, why = federation(args, attack, threat, {**base, **changes})
+            outcome, why = run.attacked_by(attack, threat, {"origins": 20} if attack == "words" else None)
             names = ("words-found", "token-precision", "token-recall", "exact-sequences")
             if outcome is None or outcome.status != "ok":
                 print(
@@ -336,9 +363,50 @@ def defenses_table(args: argparse.Namespace) -> None:
             print(f"| {label} | {attack} | {first.n} | {values} | {first.chance:.3f} | {right:.3f} |", flush=True)
 
 
+def matched_table(args: argparse.Namespace) -> None:
+    """TAG and LAMP on single sentences, with more steps than an audit takes."""
+    print("\n| attack | n | words found | ROUGE-1 | ROUGE-2 | exact | by guessing |\n|---|---|---|---|---|---|---|")
+    plan = {
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": args.length})},
+        "model": {"name": "bert", "layers": args.layers, "hidden": args.hidden, "heads": args.heads},
+        "partition": {"name": "uniform-batch", "batch": 1},
+        "federation": {"clients": args.n, "rounds": 1},
+        "training": {"algorithm": "fedsgd", "batch_size": 1},
+        "adversary_data": {"per_class": 200},
+    }
+    run = Federation.run(args, plan)
+    names = ("words-found", "rouge-1", "rouge-2", "exact-sequences")
+    longer = {"tag": {"steps": 1000}, "lamp": {"turns": 10, "steps": 100, "starts": 50}}
+    for attack, options in longer.items():
+        outcome, why = run.attacked_by(attack, "curious-server", {"origins": args.n, **options})
+        print_scores(attack, outcome, why, names)
+
+
+def members_table(args: argparse.Namespace) -> None:
+    """Whether a sentence was among those of a client, by the leak `membership`."""
+    print("\n| score of membership | n | value | by guessing |\n|---|---|---|---|")
+    plan = {
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
+        "model": {"name": "gpt", "layers": 2, "hidden": 128},
+        "partition": {"name": "uniform-batch", "batch": 8},
+        "federation": {"clients": 20, "rounds": 2},
+        "training": {"lr": 0.1, "batch_size": 4, "epochs": 2},
+        "membership": {"members": 80, "others": 200},
+    }
+    run = Federation.run(args, plan)
+    outcome, why = run.attacked_by("membership", "curious-server")
+    if outcome is not None and outcome.status == "ok":
+        for name, score in outcome.scores.items():
+            print(f"| {name} | {score.n} | {score.value:.3f} | {score.chance:.3f} |", flush=True)
+    else:
+        print(f"| membership | skipped: {why or outcome.why} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses"))
+    parser.add_argument(
+        "table", choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses", "matched", "members")
+    )
     parser.add_argument("--data", default="rotten-tomatoes")
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--method", choices=("words", "dager"), default="words")
@@ -348,7 +416,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--batches", type=numbers, default=[1, 2, 4, 8])
     parser.add_argument("--n", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the model, and of federations")
+    parser.add_argument("--first", type=int, default=9600, help="seed of the first batch; earlier ones were tuned on")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--embeddings", action="store_true", help="embeddings are trained and sent")
     parser.add_argument("--trained", type=int, default=0, help="steps that the model is trained before")
@@ -357,8 +426,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=numbers, default=[1, 4, 16])
     parser.add_argument("--lora-lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--skip", type=int, default=0, help="rows of `rows` or `defenses` to leave out")
     parser.add_argument("--federation-rounds", type=int, default=30)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is up"))
     torch.set_num_threads(1 if args.device == "cpu" else torch.get_num_threads())
     tables: dict[str, Callable[[], None]] = {
         "decoder": lambda: transformer_table(args, causal=True),
@@ -367,6 +438,8 @@ def main() -> None:
         "lora": lambda: lora_table(args),
         "rows": lambda: rows_table(args),
         "defenses": lambda: defenses_table(args),
+        "matched": lambda: matched_table(args),
+        "members": lambda: members_table(args),
     }
     tables[args.table]()
 

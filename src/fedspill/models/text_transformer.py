@@ -43,8 +43,12 @@ class FeedForward(nn.Module):
         self.approximate = "tanh" if approximate else "none"
         self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
+    def inner(self, x: Tensor) -> Tensor:
+        """What the second matrix reads."""
+        return functional.gelu(self.c_fc(x), approximate=self.approximate)
+
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.c_proj(functional.gelu(self.c_fc(x), approximate=self.approximate))
+        out: Tensor = self.c_proj(self.inner(x))
         return out
 
 

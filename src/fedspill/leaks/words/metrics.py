@@ -37,8 +37,8 @@ class OfTokens(Metric[ClientText], ABC):
             text = TrueText.of(origin, truth)
             found = set(tokens.tolist()) - text.silent
             values.append(self._share(found, text.tokens))
-            by_frequency.append(self._share(text.commonest(), text.tokens))
-            by_model.append(self._share({token for one in text.likely() for token in one}, text.tokens))
+            by_frequency.append(self._share(text.commonest, text.tokens))
+            by_model.append(self._share({token for one in text.likely for token in one}, text.tokens))
             trials.append(max(1, self.out_of(len(found), len(text.tokens))))
         chance = _better(by_frequency, by_model)
         return Measured(_shares(values), chance, torch.tensor(trials), *clusters_of(guess.of))
@@ -105,7 +105,7 @@ class OfSequences(Metric[ClientText], ABC):
             guessed = [spoken(sequence, text.silent) for sequence in guess.texts(place)]
             values.append(self.value(guessed, text))
             by_others.append(self.value(text.others, text))
-            by_model.append(self.value(text.likely(), text))
+            by_model.append(self.value(text.likely, text))
         return Measured(_shares(values), _better(by_others, by_model), None, *clusters_of(guess.of))
 
     def scale(self, measured: Measured) -> Scale | None:

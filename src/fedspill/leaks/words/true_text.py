@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -21,59 +22,67 @@ _WORD = re.compile(r"[a-z0-9]+")  # what ROUGE counts as a word
 _MOST_HEARD = 1000  # texts that the language model counts in
 
 
+# Several metrics ask for the same, and what guessing gets takes a second: it is kept as long as the truth is.
+_KNOWN: WeakKeyDictionary[Truth, dict[Origin, TrueText]] = WeakKeyDictionary()
+
+
 @dataclass(frozen=True, eq=False)
 class TrueText:
-    """What an origin trained on, and all that the clients hold beside it."""
+    """What an origin trained on, and what can be guessed of it from all that the clients hold beside it."""
 
     sequences: list[list[int]]
     others: list[list[int]]  # as many sequences that it did not train on, drawn at random
-    heard: list[list[int]]  # more of these, to learn from how people write
-    frequency: Tensor  # (tokens,) how often all other texts use each token
+    commonest: set[int]  # as many tokens as were used, the commonest of the others' texts
+    likely: list[list[int]]  # as many texts, as a language model of the others' texts writes them
     silent: frozenset[int]  # padding and marks
     vocabulary: Vocabulary | None
 
     @staticmethod
     def of(origin: Origin, truth: Truth) -> TrueText:
-        if not truth.has(origin, "inputs"):
-            raise NotScored(f"nothing is known of the texts of {origin.sender} in round {origin.round}")
-        x = truth.get(origin, "inputs")
-        if x.is_floating_point() or x.ndim != 2:
-            raise NotScored("the inputs are no text")
-        vocabulary = truth.clients[0].vocabulary if len(truth.clients) else None
-        silent = frozenset() if vocabulary is None else vocabulary.marks | {vocabulary.padding}
-        pool = _others(origin, truth) if len(truth.clients) else x[:0]
-        size = int(torch.cat([pool.flatten(), x.flatten()]).max()) + 1
-        frequency = torch.bincount(pool.flatten(), minlength=size)
-        frequency[sorted(silent & set(range(size)))] = 0
-        rng = generator(0, "other texts", *origin)
-        drawn = torch.randint(len(pool), (len(x),), generator=rng) if len(pool) else torch.zeros(0, dtype=torch.int64)
-        return TrueText(
-            [spoken(row, silent) for row in x.tolist()],
-            [spoken(row, silent) for row in pool[drawn].tolist()],
-            [spoken(row, silent) for row in pool[torch.randperm(len(pool), generator=rng)[:_MOST_HEARD]].tolist()],
-            frequency,
-            silent,
-            vocabulary,
-        )
+        known = _KNOWN.setdefault(truth, {})
+        if origin not in known:
+            known[origin] = _read(origin, truth)
+        return known[origin]
 
     @property
     def tokens(self) -> set[int]:
         return {token for sequence in self.sequences for token in sequence}
-
-    def commonest(self) -> set[int]:
-        """As many tokens as were used, the commonest of the others' texts: the best guess without access."""
-        many = min(len(self.tokens), int((self.frequency > 0).sum()))
-        return set(self.frequency.topk(many).indices.tolist()) if many else set()
-
-    def likely(self) -> list[list[int]]:
-        """As many texts as were used, as a language model of the others' texts writes them without access."""
-        return LanguageModel.of(self.heard).texts(len(self.sequences))
 
     def units(self, sequence: Sequence[int]) -> list[Hashable]:
         """The words of a sequence as ROUGE counts them; without a vocabulary its tokens."""
         if self.vocabulary is None:
             return list(sequence)
         return list(_WORD.findall(self.vocabulary.text(sequence).lower()))
+
+
+def _read(origin: Origin, truth: Truth) -> TrueText:
+    if not truth.has(origin, "inputs"):
+        raise NotScored(f"nothing is known of the texts of {origin.sender} in round {origin.round}")
+    x = truth.get(origin, "inputs")
+    if x.is_floating_point() or x.ndim != 2:
+        raise NotScored("the inputs are no text")
+    vocabulary = truth.clients[0].vocabulary if len(truth.clients) else None
+    silent = frozenset() if vocabulary is None else vocabulary.marks | {vocabulary.padding}
+    pool = _others(origin, truth) if len(truth.clients) else x[:0]
+    sequences = [spoken(row, silent) for row in x.tolist()]
+    rng = generator(0, "other texts", *origin)
+    drawn = torch.randint(len(pool), (len(x),), generator=rng) if len(pool) else torch.zeros(0, dtype=torch.int64)
+    heard = [spoken(row, silent) for row in pool[torch.randperm(len(pool), generator=rng)[:_MOST_HEARD]].tolist()]
+    return TrueText(
+        sequences,
+        [spoken(row, silent) for row in pool[drawn].tolist()],
+        _commonest(pool, silent, len({token for sequence in sequences for token in sequence})),
+        LanguageModel.of(heard).texts(len(sequences)),
+        silent,
+        vocabulary,
+    )
+
+
+def _commonest(pool: Tensor, silent: frozenset[int], many: int) -> set[int]:
+    """The tokens that are used most often in the texts of pool (n, length)."""
+    frequency = torch.bincount(pool.flatten(), minlength=1)
+    frequency[sorted(silent & set(range(len(frequency))))] = 0
+    return set(frequency.topk(min(many, int((frequency > 0).sum()))).indices.tolist())
 
 
 def _others(origin: Origin, truth: Truth) -> Tensor:

@@ -40,10 +40,10 @@ class WordsAttack(Attack):
     control = FROZEN_CONTROL
 
     origins: int = 8  # messages that are attacked, drawn at random
-    device: str = "cpu"
+    device: str = ""  # where it computes; empty: where the audit does
 
     def run(self, view: View, rng: torch.Generator) -> ClientText:
-        messages, notes = attacked_texts(view, self.origins, rng, self.device)
+        messages, notes = attacked_texts(view, self.origins, rng, self.device or view.device)
         texts = view.knows("unlabelled_aux") if view.has("unlabelled_aux") else None
         marks = Marks.seen_in(texts, messages[0].net.wte.padding_idx)
         found = [recover_text(attacked, same_inputs(attacked, messages), marks, rng) for attacked in messages]

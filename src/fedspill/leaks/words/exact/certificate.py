@@ -7,7 +7,7 @@ from rounded numbers more than that. The whole gradient tells them apart by six 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class Batch:
     sequences: list[list[int]]
     labels: list[int]
     unexplained: float
+    others: list[list[int]] = field(default_factory=list)  # that fitted the first blocks and do not explain the rest
 
 
 @torch.no_grad()
@@ -105,7 +106,7 @@ class LastBlock:
         if name not in attacked.gradients or attacked.net.every_place or attacked.steps > 1:
             return None
         rows = attacked.rows_of(name.removesuffix(".weight"))
-        spaces = [] if rows is None else row_spaces(rows)
+        spaces = [] if rows is None else row_spaces(rows).likely
         if not spaces or spaces[0].free < 8 or spaces[0].rank > attacked.samples:
             return None
         return LastBlock(spaces[0], attacked.gradients[name].double())
@@ -114,6 +115,16 @@ class LastBlock:
     def texts(self) -> int:
         """How many different texts there are."""
         return self.space.rank
+
+    @torch.no_grad()
+    def ends(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> list[bool]:
+        """Of each whether a text may have ended with it: what the last block reads there lies among the rows."""
+        found: list[bool] = []
+        for begin in range(0, len(sequences), _AT_ONCE):
+            part = sequences[begin : begin + _AT_ONCE]
+            read = self._read(attacked, part, [0] * len(part))[0]
+            found += (self.space.distance(read) < 10 * CERTAIN).tolist()
+        return found
 
     def proven(self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> list[bool]:
         """Of each text and label whether taking its part away takes one direction away, and nothing else.
@@ -125,9 +136,10 @@ class LastBlock:
         if not sequences:
             return []
         inputs, signals = self._inputs_and_signals(attacked, sequences, labels)
-        left, values, right = torch.linalg.svd(self.gradient, full_matrices=False)
+        orthogonal, small = torch.linalg.qr(self.gradient)
+        turned, values, right = (part.to(small) for part in torch.linalg.svd(small.cpu()))
         rank = self.space.rank
-        left, values, right = left[:, :rank], values[:rank], right[:rank]
+        left, values, right = orthogonal @ turned[:, :rank], values[:rank], right[:rank]
         rows, columns = inputs @ right.T, signals @ left  # (texts, rank)
         off_rows = (inputs - rows @ right).norm(dim=1) / inputs.norm(dim=1)
         off_columns = (signals - columns @ left.T).norm(dim=1) / signals.norm(dim=1).clamp_min(1e-30)
@@ -140,26 +152,36 @@ class LastBlock:
         self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """(texts, width) and (texts, 4 width) at the token that the head reads, in float64."""
-        net = attacked.net
         inputs, signals = [], []
         for begin in range(0, len(sequences), _AT_ONCE):
-            part = sequences[begin : begin + _AT_ONCE]
-            batch = batch_of(part, labels[begin : begin + _AT_ONCE], net)
-            caught: list[tuple[Tensor, Tensor]] = []
-
-            def catch(module: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
-                caught.append((given[0], output))  # noqa: B023
-
-            handle = attacked.last.mlp.c_fc.register_forward_hook(catch)
-            try:
-                logits = net(batch.x)
-            finally:
-                handle.remove()
-            loss = torch.nn.functional.cross_entropy(logits, batch.y, reduction="sum") / attacked.samples
-            (read, output) = caught[0]
+            here = slice(begin, begin + _AT_ONCE)
+            read, output, loss = self._read(attacked, sequences[here], labels[here])
             (signal,) = torch.autograd.grad(loss, output)
-            place = torch.tensor([len(one) - 1 if net.causal else 0 for one in part], device=read.device)
-            rows = torch.arange(len(part), device=read.device)
-            inputs.append(read[rows, place].detach().double())
-            signals.append(signal[rows, place].double())
+            place = _read_places(attacked, sequences[here])
+            inputs.append(read.detach().double())
+            signals.append(signal[torch.arange(len(place)), place].double())
         return torch.cat(inputs), torch.cat(signals)
+
+    def _read(
+        self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(texts, width) what the last block reads where the head does, its output at all places, and the loss."""
+        batch = batch_of(sequences, labels, attacked.net)
+        caught: list[tuple[Tensor, Tensor]] = []
+
+        def catch(module: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
+            caught.append((given[0], output))
+
+        handle = attacked.last.mlp.c_fc.register_forward_hook(catch)
+        try:
+            logits = attacked.net(batch.x)
+        finally:
+            handle.remove()
+        loss = torch.nn.functional.cross_entropy(logits, batch.y, reduction="sum") / attacked.samples
+        read, output = caught[0]
+        return read[torch.arange(len(sequences)), _read_places(attacked, sequences)], output, loss
+
+
+def _read_places(attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """(texts,) the token of each text that the head reads."""
+    return torch.tensor([len(one) - 1 if attacked.net.causal else 0 for one in sequences])

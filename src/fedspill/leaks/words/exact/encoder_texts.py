@@ -73,9 +73,12 @@ def told(attacked: AttackedText, tokens: Tensor, places: int) -> Told | None:
 
 
 def arrange_encoder(
-    attacked: AttackedText, cells: Cells, space: RowSpace, marks: Marks, rng: torch.Generator
+    attacked: AttackedText, cells: Cells, space: RowSpace, marks: Marks, parts: slice, rng: torch.Generator
 ) -> list[list[int]]:
-    """As many texts as there are samples, each with every token in its place as far as the first block tells."""
+    """As many texts as there are samples, each with every token in its place as far as the first block tells.
+
+    `parts` are the thirds of what tokens were told (queries, keys, values) by which they are put into texts.
+    """
     tokens, places = cells.all_tokens().cpu(), cells.places
     signals = told(attacked, tokens.to(attacked.net.wte.weight.device), places)
     body = [row for row, token in enumerate(tokens.tolist()) if token not in marks.known()]
@@ -86,7 +89,9 @@ def arrange_encoder(
     for place in range(places):
         fits[[row_of[token] for token in cells.tokens[place].tolist()], place] = True
     order = _order(signals, fits)
-    shares, lengths = _shares(signals, body, attacked.samples, attacked.width, rng)
+    shares, lengths = _shares(
+        signals, body, attacked.samples, slice(parts.start * attacked.width, parts.stop * attacked.width), rng
+    )
     drafts = []
     for text, length in enumerate(lengths):
         mine = order[:, :length].clamp(0, 1.2) * (shares[:, [text]] > min(0.2, 1.2 / max(2, attacked.samples)))
@@ -107,17 +112,19 @@ def _order(signals: Told, fits: Tensor) -> Tensor:
     return mixed
 
 
-def _shares(signals: Told, body: list[int], texts: int, width: int, rng: torch.Generator) -> tuple[Tensor, list[int]]:
+def _shares(
+    signals: Told, body: list[int], texts: int, columns: slice, rng: torch.Generator
+) -> tuple[Tensor, list[int]]:
     """(tokens, texts) which part of each token belongs to which text, and how long each text is."""
-    queries, places = signals.tokens[:, :width], signals.places[:, :width]
-    own = queries[body]
+    tokens, places = signals.tokens[:, columns], signals.places[:, columns]
+    own = tokens[body]
     centres = _cluster(own, texts, rng)
     unit = own / own.norm(dim=1, keepdim=True).clamp_min(1e-30)
     near = unit @ centres.T
     pure = torch.stack(
         [own[near[:, text].topk(min(_PUREST, len(body))).indices].median(0).values for text in range(texts)]
     )
-    by_token = torch.from_numpy(np.stack([nnls(pure.T.numpy(), row.numpy())[0] for row in queries]))
+    by_token = torch.from_numpy(np.stack([nnls(pure.T.numpy(), row.numpy())[0] for row in tokens]))
     by_place = torch.from_numpy(np.stack([nnls(pure.T.numpy(), row.numpy())[0] for row in places]))
     lengths = []
     for text in range(texts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -13,17 +14,20 @@ from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, ce
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
 from fedspill.leaks.words.exact.next_targets import with_targets
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
-from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, as_sent, leading_space, row_spaces
-from fedspill.leaks.words.exact.token_test import Cells, fitting_tokens
+from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, as_sent, row_spaces
+from fedspill.leaks.words.exact.token_test import Cells, TokenTest, every_token
+from fedspill.leaks.words.exact.wide_prefixes import grow_wide, work
 from fedspill.leaks.words.moved_rows import moved_rows
 
 # Distances, as shares of a random vector's, within which an input counts as inside: rounding first, then what local
 # steps and noise leave.
 LADDER = (1e-3, 3e-3, 1e-2, 0.03, 0.1)
 LOOSE = (0.05, 0.2, 0.45)
-SHARES = (0.9, 0.8, 0.65)  # of the width: leading directions that are taken for the space where it is full
+TOLD_APART = (slice(0, 1), slice(0, 3), slice(2, 3))  # queries, all, values: by which an encoder's texts are told apart
 MOST_CELLS = 180_000
 MOST_PEELS = 6
+MOST_WORK = 1e12  # floating-point operations of one pass past the dimensions on a processor, about a minute; on a GPU
+MOST_WORK_GPU = 2e16
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +45,29 @@ def recover_text(
 ) -> RecoveredText:
     """Everything that the message gives away; `stacked` are whitened rows of the first layer."""
     used = used_tokens(attacked)
-    spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else []
-    cells = list(_cells(attacked, spaces, used, rng))
+    nothing = RowSpaces([], False)
+    spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else nothing
+    cells = list(_cells(attacked, spaces.likely, used, rng))
+    tokens = used if used is not None else torch.zeros(0, dtype=torch.int64)
+    if cells and used is None:
+        tokens = cells[0].inside().all_tokens().cpu()
+    if not cells and spaces.full:
+        cells = [_every_cell(attacked, used)]
     if not cells:
-        found = used if used is not None else torch.zeros(0, dtype=torch.int64)
-        why = "the first layer has as many inputs as dimensions" if spaces else "nothing of the first layer was sent"
-        return RecoveredText(found, why=why)
-    tokens = used if used is not None else cells[0].inside().all_tokens().cpu()
+        why = (
+            "the first layer has as many inputs as dimensions"
+            if spaces.likely
+            else "nothing of the first layer was sent"
+        )
+        return RecoveredText(tokens, why=why)
     if not attacked.plain:
         return RecoveredText(tokens, why="the steps are not those of plain SGD, so that texts cannot be checked")
-    texts = _decoder(attacked, cells, rng) if attacked.net.causal else _encoder(attacked, cells, marks, rng)
-    if texts.sequences and all(texts.certified) and len(texts.sequences) == attacked.samples:
-        tokens = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}))
+    # Where the first layer is full it does not say which tokens: past the dimensions all are tried.
+    wide = _every_cell(attacked, used) if spaces.full else cells[0]
+    texts = _decoder(attacked, cells, wide, rng) if attacked.net.causal else _encoder(attacked, cells, marks, rng)
+    whole = bool(texts.sequences) and all(texts.certified) and len(texts.sequences) == attacked.samples
+    if whole or not len(tokens):
+        tokens = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
     return replace(texts, tokens=tokens)
 
 
@@ -71,24 +86,32 @@ def _cells(
     allowed = None if used is None else used.to(attacked.net.wte.weight.device)
     roomy = [space for space in spaces if space.free >= SPARE]
     for number, space in enumerate(roomy):
+        test = TokenTest.of(attacked.net, space, rng, allowed)
         for tolerance in LADDER if number == 0 else LOOSE:
-            cells = fitting_tokens(attacked.net, space, tolerance, rng, allowed).inside()
-            if 0 < cells.many <= MOST_CELLS:
+            cells = test.within(tolerance, MOST_CELLS)
+            if cells.many:
                 yield cells
+    if allowed is not None and "wpe.weight" in attacked.gradients:  # tokens are known: any may stand at any place
+        yield _every_cell(attacked, used)
+
+
+def _every_cell(attacked: AttackedText, used: Tensor | None) -> Cells:
+    """Any token that may have been used at any place that may have been."""
+    cells = every_token(attacked.net, used)
     positions = attacked.gradients.get("wpe.weight")
-    if allowed is not None and positions is not None:  # tokens are known: any may stand at any place that was used
-        places = int((positions.abs().sum(1) > 0).sum())
-        if places and len(allowed):
-            yield Cells({place: allowed for place in range(places)})
+    if positions is None:
+        return cells
+    places = int((positions.abs().sum(1) > 0).sum())
+    return Cells({place: tokens for place, tokens in cells.tokens.items() if place < places})
 
 
-def _decoder(attacked: AttackedText, cells: Sequence[Cells], rng: torch.Generator) -> RecoveredText:
-    """Texts by prefixes; where they are too many for the first block, those with the strongest signal first."""
+def _decoder(attacked: AttackedText, cells: Sequence[Cells], wide: Cells, rng: torch.Generator) -> RecoveredText:
+    """Texts by prefixes; those that are proven are taken out, and the rest is read again."""
     rest, proven = attacked, Batch([], [], 1.0)
     best = Batch([], [], float("inf"))
     last = LastBlock.of(attacked)
     for _ in range(MOST_PEELS):
-        found = _best_batch(rest, attacked, proven, cells, rng)
+        found = _best_batch(rest, attacked, proven, cells, wide, rng)
         if found.unexplained < certain_below(attacked):
             return RecoveredText(torch.zeros(0, dtype=torch.int64), found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
@@ -101,6 +124,7 @@ def _decoder(attacked: AttackedText, cells: Sequence[Cells], rng: torch.Generato
         proven = Batch([found.sequences[i] for i in sure], [found.labels[i] for i in sure], 1.0)
         rest = _without(attacked, proven)
     sequences = proven.sequences + [one for one in best.sequences if one not in proven.sequences]
+    sequences += sorted(best.others, key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
     certified = [True] * len(proven.sequences) + [False] * (len(sequences) - len(proven.sequences))
     why = "the texts found do not explain all that was sent" if sequences else "no text fits the first block"
     return RecoveredText(torch.zeros(0, dtype=torch.int64), sequences, certified, why)
@@ -114,29 +138,38 @@ def _without(attacked: AttackedText, proven: Batch) -> AttackedText:
 
 
 def _best_batch(
-    rest: AttackedText, attacked: AttackedText, proven: Batch, cells: Sequence[Cells], rng: torch.Generator
+    rest: AttackedText, attacked: AttackedText, proven: Batch, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
 ) -> Batch:
     """The batch that leaves least unexplained, over tolerances; the first that is certain ends the search."""
     best = Batch([], [], float("inf"))
-    for candidates in _candidates(rest, cells, rng):
+    for candidates in _candidates(rest, cells, wide, rng):
         together = [*proven.sequences, *(one for one in candidates if one not in proven.sequences)]
         batch = _explained(attacked, together)
         if batch is not None and batch.unexplained < best.unexplained:
-            best = batch
+            best = replace(batch, others=[one for one in candidates if one not in batch.sequences])
         if best.unexplained < certain_below(attacked):
             break
     return best
 
 
-def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator) -> Iterator[list[list[int]]]:
+def _candidates(
+    rest: AttackedText, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
+) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
     if gradient is None:
         return
     rows = rest.rows_of("h.0.mlp.c_fc")
-    spaces = [] if rows is None else row_spaces(rows)
-    roomy = bool(spaces) and spaces[0].free >= SPARE
-    if roomy:
+    found = RowSpaces([], False) if rows is None else row_spaces(rows)
+    if found.full and rest.steps == 1 and rest.whole:
+        believed = False
+        for texts in _past_dimensions(rest, wide, rng):
+            believed = True
+            yield texts
+        if believed:
+            return
+    spaces = found.likely
+    if spaces and spaces[0].free >= SPARE:
         most = max(200, 4 * rest.samples)
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
             texts = grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
@@ -144,10 +177,9 @@ def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator
             if len(texts) >= rest.width:  # more would fit at every looser tolerance
                 return
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
-    others = spaces[1:] + row_spaces(as_sent(gradient)) if rest.steps > 1 or not rest.whole else spaces[1:]
+    drifted = rest.steps > 1 or not rest.whole
+    others = spaces[1:] + row_spaces(as_sent(gradient)).likely if drifted else spaces[1:]
     others = [space for space in others if space.free >= SPARE]
-    if not roomy and rest.steps == 1:
-        others += [leading_space(gradient, share) for share in SHARES]
     loosest = _each(cells, len(LADDER))[-1]
     for space in others:
         for tolerance in LOOSE:
@@ -155,6 +187,17 @@ def _candidates(rest: AttackedText, cells: Sequence[Cells], rng: torch.Generator
             yield texts
             if len(texts) >= rest.width:
                 break
+
+
+def _past_dimensions(rest: AttackedText, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
+    """Texts where there are more prefixes than dimensions, if that is not too much work."""
+    if work(rest, cells) > (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK):
+        return
+    last = LastBlock.of(rest)
+    for prefixes in grow_wide(rest, cells, rng):
+        begun = {tuple(prefix[:-1]) for prefix in prefixes}
+        ends = [False] * len(prefixes) if last is None else last.ends(rest, prefixes)
+        yield [one for one, end in zip(prefixes, ends, strict=True) if end or tuple(one) not in begun]
 
 
 def _each(cells: Sequence[Cells], many: int) -> list[Cells]:
@@ -189,19 +232,22 @@ def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: 
     """Texts by what each token and each place was told; see encoder_texts."""
     nothing = torch.zeros(0, dtype=torch.int64)
     rows = attacked.rows_of("h.0.mlp.c_fc")
-    spaces = [] if rows is None else row_spaces(rows)
+    spaces = [] if rows is None else row_spaces(rows).likely
     if not spaces or spaces[0].free < SPARE:
         return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
-    best: list[list[int]] = []
-    for table in (cells[0], cells[min(2, len(cells) - 1)]):
-        best = arrange_encoder(attacked, table, spaces[0], marks, rng)
-        batch = _explained(attacked, best)
-        if batch is not None and batch.unexplained < certain_below(attacked):
+    best, last = Batch([], [], float("inf")), LastBlock.of(attacked)
+    sure: list[bool] = []
+    for table, parts in product((cells[0], cells[min(2, len(cells) - 1)]), TOLD_APART):
+        texts = arrange_encoder(attacked, table, spaces[0], marks, parts, rng)
+        batch = _explained(attacked, texts)
+        if batch is None:
+            best = best if best.sequences else replace(best, sequences=texts)
+            continue
+        if batch.unexplained < certain_below(attacked):
             return RecoveredText(nothing, batch.sequences, [True] * len(batch.sequences))
-        if batch is not None:
-            last = LastBlock.of(attacked)
-            sure = [] if last is None else last.proven(attacked, batch.sequences, batch.labels)
-            if any(sure):
-                others = [one for one in best if one not in batch.sequences]
-                return RecoveredText(nothing, batch.sequences + others, sure + [False] * len(others))
-    return RecoveredText(nothing, best, [False] * len(best), "the texts found do not explain all that was sent")
+        proven = [] if last is None else last.proven(attacked, batch.sequences, batch.labels)
+        if sum(proven) > sum(sure) or (sum(proven) == sum(sure) and batch.unexplained < best.unexplained):
+            best, sure = replace(batch, others=[one for one in texts if one not in batch.sequences]), proven
+    sequences = [*best.sequences, *best.others]
+    certified = [*sure, *[False] * (len(sequences) - len(sure))]
+    return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")

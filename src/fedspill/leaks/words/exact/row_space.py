@@ -10,6 +10,7 @@ from torch import Tensor
 
 SPARE = 8  # dimensions that must stay free for a test to mean anything
 _ROUNDING = 2.0**-24  # of float32
+_FAR = 1e3  # times rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +69,39 @@ def as_sent(gradient: Tensor) -> Tensor:
     return scaled
 
 
-def row_spaces(rows: Tensor) -> list[RowSpace]:
+def singular(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(k,) singular values and (k, width) directions of rows (n, width), in float64.
+
+    Small matrices are taken apart on the processor: a GPU takes seconds for it, or does not converge.
+    """
+    small = torch.linalg.qr(rows, mode="r")[1] if rows.shape[0] > rows.shape[1] else rows
+    _, values, directions = torch.linalg.svd(small.cpu(), full_matrices=False)
+    return values.to(rows.device), directions.to(rows.device)
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpaces:
+    """The space of some rows at each rank that may be the right one, the likeliest first."""
+
+    likely: list[RowSpace]
+    full: bool  # whether all directions are far above rounding: too many inputs, or noise
+
+
+def row_spaces(rows: Tensor) -> RowSpaces:
     """The space of whitened rows (outputs, width) at each rank that may be the right one, the likeliest first.
 
     The likeliest rank is at the widest gap near rounding. Where local steps let the inputs drift or noise was added
     there is no such gap: then at the widest one above, and where noise of that size would end.
     """
     if not len(rows) or not bool(torch.isfinite(rows).all()):
-        return []
-    _, values, directions = torch.linalg.svd(rows, full_matrices=False)
+        return RowSpaces([], False)
+    values, directions = singular(rows)
     outputs, width = rows.shape
     ranks = likely_ranks(values, outputs, width)
-    return [RowSpace(directions[:rank].T.contiguous(), width) for rank in ranks]
+    likely = [RowSpace(directions[:rank].T.contiguous(), width) for rank in ranks]
+    # The last two may be missing: LayerNorm takes the mean away, and a shift adds one.
+    full = len(values) == width and width > 3 and float(values[-3]) > _FAR * (1 + (outputs / width) ** 0.5)
+    return RowSpaces(likely, full)
 
 
 def likely_ranks(values: Tensor, outputs: int, width: int) -> list[int]:
@@ -108,10 +130,3 @@ def _above_noise(values: Tensor, outputs: int, width: int) -> int:
     quarter = low + 0.25 * (high - low)
     scale = float(values[int(0.75 * width)]) / max(quarter, 1e-9)
     return max(1, int((values > 1.15 * high * scale).sum()))
-
-
-def leading_space(gradient: Tensor, share: float) -> RowSpace:
-    """The strongest directions of gradient (outputs, width), as a share of the width; rows keep their lengths."""
-    width = gradient.shape[1]
-    directions = torch.linalg.svd(gradient.double(), full_matrices=False)[2]
-    return RowSpace(directions[: max(1, int(share * width))].T.contiguous(), width)

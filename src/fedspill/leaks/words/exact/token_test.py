@@ -45,6 +45,14 @@ class Cells:
         return Cells({place: self.tokens[place] for place in range(self.places)})
 
 
+def every_token(net: TextTransformer, allowed: Tensor | None = None) -> Cells:
+    """Any token at any place; of `allowed` if given."""
+    numbers = torch.arange(net.wte.num_embeddings) if allowed is None else allowed
+    numbers = numbers.to(net.wte.weight.device)
+    numbers = numbers[numbers != net.wte.padding_idx] if net.wte.padding_idx is not None else numbers
+    return Cells(dict.fromkeys(range(net.wpe.num_embeddings), numbers))
+
+
 def first_norm(net: TextTransformer) -> nn.LayerNorm:
     """The LayerNorm whose output the first layer reads."""
     norm = net.h[0].ln_1 if net.causal else net.ln_e
@@ -52,32 +60,56 @@ def first_norm(net: TextTransformer) -> nn.LayerNorm:
     return norm
 
 
-@torch.no_grad()
-def fitting_tokens(
-    net: TextTransformer, space: RowSpace, tolerance: float, rng: torch.Generator, allowed: Tensor | None = None
-) -> Cells:
-    """The tokens within `tolerance` of the space, as a share of a random vector's distance; of `allowed` if given."""
-    norm = first_norm(net)
-    numbers = torch.arange(net.wte.num_embeddings, device=net.wte.weight.device) if allowed is None else allowed
-    if net.wte.padding_idx is not None:
-        numbers = numbers[numbers != net.wte.padding_idx]
-    outside = space.outside(SCREENED, rng)
-    scale, shift = norm.weight.double(), norm.bias.double()
-    tilted, constant = (scale[:, None] * outside).float(), (shift @ outside).float()
-    tokens = net.wte.weight[numbers]
-    tokens = tokens - tokens.mean(1, keepdim=True)
-    projected, variance = tokens @ tilted, tokens.square().mean(1)
-    length = (space.width * (scale.square() + shift.square()).mean()).sqrt().float()
-    length = length * (outside.shape[1] / max(space.free, 1)) ** 0.5
-    found = {}
-    for place in range(net.wpe.num_embeddings):
-        position = net.wpe.weight[place] - net.wpe.weight[place].mean()
-        spread = variance + position.square().mean() + 2 * (tokens @ position) / space.width + norm.eps
-        screened = ((projected + position @ tilted) / spread.sqrt()[:, None] + constant).norm(dim=1) / length
-        kept = (screened < max(2 * tolerance, 1e-3) * space.level).nonzero().flatten()
-        if len(kept):
-            inputs = norm(net.wte.weight[numbers[kept]] + net.wpe.weight[place])
-            kept = kept[space.distance(inputs) < tolerance * space.level]
-        if len(kept):
-            found[place] = numbers[kept]
-    return Cells(found)
+@dataclass(frozen=True, eq=False)
+class TokenTest:
+    """How far all pairs of a token and a place lie from the space: in some directions, and exactly where it is near."""
+
+    net: TextTransformer
+    space: RowSpace
+    numbers: Tensor  # (tokens,) that are tried
+    screened: Tensor  # (places, tokens) squared distance in some directions, as if it were in all of them
+
+    @staticmethod
+    @torch.no_grad()
+    def of(net: TextTransformer, space: RowSpace, rng: torch.Generator, allowed: Tensor | None = None) -> TokenTest:
+        """For all tokens, or those of `allowed`."""
+        norm = first_norm(net)
+        numbers = torch.arange(net.wte.num_embeddings, device=net.wte.weight.device) if allowed is None else allowed
+        if net.wte.padding_idx is not None:
+            numbers = numbers[numbers != net.wte.padding_idx]
+        outside = space.outside(SCREENED, rng)
+        scale, shift = norm.weight.double(), norm.bias.double()
+        tilted, constant = scale[:, None] * outside, shift @ outside
+        tokens = _centred(net.wte.weight[numbers])
+        places = _centred(net.wpe.weight)
+        along_tokens, along_places = tokens.double() @ tilted, places.double() @ tilted
+        spread = tokens.square().mean(1) + places.square().mean(1)[:, None] + 2 * (places @ tokens.T) / space.width
+        deviation = (spread.double() + norm.eps).sqrt()
+        # The square of (token + place) / deviation + constant, term by term: no table of all pairs and directions.
+        square = along_tokens.square().sum(1) + along_places.square().sum(1)[:, None]
+        square = (square + 2 * along_places @ along_tokens.T) / deviation.square()
+        with_constant = 2 * ((along_tokens @ constant) + (along_places @ constant)[:, None]) / deviation
+        square = square + with_constant + constant.square().sum()
+        length = space.width * (scale.square() + shift.square()).mean() * outside.shape[1] / max(space.free, 1)
+        return TokenTest(net, space, numbers, (square / length).clamp_min(0))
+
+    @torch.no_grad()
+    def within(self, tolerance: float, most: int) -> Cells:
+        """The tokens within `tolerance` of the space, as a share of a random vector's distance; none if over `most`."""
+        near = self.screened.sqrt() < max(2 * tolerance, 1e-3) * self.space.level
+        if int(near.sum()) > 2 * most:
+            return Cells({})
+        found, norm = {}, first_norm(self.net)
+        for place in near.any(1).nonzero().flatten().tolist():
+            kept = self.numbers[near[place]]
+            inputs = norm(self.net.wte.weight[kept] + self.net.wpe.weight[place])
+            kept = kept[self.space.distance(inputs) < tolerance * self.space.level]
+            if len(kept):
+                found[place] = kept
+        cells = Cells(found).inside()
+        return cells if cells.many <= most else Cells({})
+
+
+def _centred(rows: Tensor) -> Tensor:
+    centred: Tensor = rows - rows.mean(1, keepdim=True)
+    return centred

@@ -1,0 +1,144 @@
+"""Prefixes that are grown token by token, with keys and values of their tokens kept: a decoder never looks ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.models.lora import linear_weight
+from fedspill.models.text_transformer import Block, TextTransformer
+
+_NUMBERS_AT_ONCE = 1 << 26  # that pairs of a prefix and a token may take in one pass, 256 MB in float32
+
+
+def block_of(net: TextTransformer, number: int) -> Block:
+    block = net.h[number]
+    assert isinstance(block, Block)
+    return block
+
+
+@dataclass(frozen=True, eq=False)
+class NextTokens:
+    """Tokens that are tried at the next place behind every prefix, in the first block."""
+
+    tokens: Tensor  # (tokens,)
+    state: Tensor  # (tokens, width) embedded
+    query: Tensor  # (tokens, heads, depth)
+    key: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Pairs of a prefix and a token behind it, in all blocks."""
+
+    prefixes: Tensor  # (n,) numbers of prefixes
+    tokens: Tensor  # (n,)
+    inner: list[Tensor]  # per block (n, 4 width): what the last matrix reads
+    keys: list[Tensor]  # per block (n, heads, depth)
+    values: list[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Growing:
+    """Prefixes of one length, with keys and values of their tokens in the first blocks."""
+
+    net: TextTransformer
+    texts: list[list[int]]
+    keys: list[Tensor]  # per block (texts, length, heads, depth)
+    values: list[Tensor]
+
+    @staticmethod
+    def begun(net: TextTransformer, blocks: int = 1) -> Growing:
+        """One prefix without any token, followed through so many blocks."""
+        heads = block_of(net, 0).attn.heads
+        empty = torch.zeros(1, 0, heads, net.wte.embedding_dim // heads, device=net.wte.weight.device)
+        return Growing(net, [[]], [empty] * blocks, [empty] * blocks)
+
+    def try_next(self, tokens: Tensor) -> NextTokens:
+        block = block_of(self.net, 0)
+        state = self.net.wte(tokens) + self.net.wpe.weight[self.keys[0].shape[1]]
+        return NextTokens(tokens, state, *self._asked(block, block.ln_1(state)))
+
+    def mixed(self, behind: NextTokens, inner: int) -> Iterator[tuple[int, int, Tensor]]:
+        """(prefixes, tokens, width) what attention brings each token behind each prefix, before its last matrix.
+
+        In parts, each with the number of its first prefix and of its first token, such that `inner` numbers for each
+        pair fit into memory.
+        """
+        many, length, heads, depth = self.keys[0].shape
+        per_pair = inner + heads * (depth + length + 1)
+        columns = max(1, min(len(behind.tokens), _NUMBERS_AT_ONCE // per_pair))
+        rows = max(1, _NUMBERS_AT_ONCE // (per_pair * columns))
+        own = (behind.query * behind.key).sum(-1) / sqrt(depth)  # (tokens, heads)
+        for row in range(0, many, rows):
+            keys, values = self.keys[0][row : row + rows], self.values[0][row : row + rows]
+            for column in range(0, len(behind.tokens), columns):
+                part = slice(column, column + columns)
+                scores = torch.einsum("thd,alhd->athl", behind.query[part], keys) / sqrt(depth)
+                weights = torch.cat([scores, own[part].expand(len(keys), -1, -1)[..., None]], -1).softmax(-1)
+                brought = torch.einsum("athl,alhd->athd", weights[..., :-1], values)
+                yield row, column, (brought + weights[..., -1:] * behind.value[part]).flatten(2)
+
+    def judged(self, prefixes: Tensor, tokens: Tensor) -> Judged:
+        """These tokens behind these prefixes (n,), through all blocks that are followed."""
+        _, length, heads, depth = self.keys[0].shape
+        step = max(1, _NUMBERS_AT_ONCE // (2 * heads * depth * (length + 8)))
+        parts = [
+            self._through_blocks(prefixes[begin : begin + step], tokens[begin : begin + step])
+            for begin in range(0, len(prefixes), step)
+        ]
+        columns = [
+            [torch.cat(of_block) for of_block in zip(*column, strict=True)] for column in zip(*parts, strict=True)
+        ]
+        return Judged(prefixes, tokens, *columns)
+
+    def grown(self, behind: NextTokens, prefixes: Tensor, chosen: Tensor) -> Growing:
+        """The prefixes with these numbers, each with the token with that number behind it; in the first block."""
+        judged = Judged(prefixes, behind.tokens[chosen], [], [behind.key[chosen]], [behind.value[chosen]])
+        return self.followed(judged, torch.arange(len(prefixes), device=prefixes.device))
+
+    def followed(self, judged: Judged, chosen: Tensor) -> Growing:
+        """The pairs with these numbers, as longer prefixes."""
+        prefixes = judged.prefixes[chosen]
+        pairs = zip(prefixes.tolist(), judged.tokens[chosen].tolist(), strict=True)
+        return Growing(
+            self.net,
+            [[*self.texts[prefix], token] for prefix, token in pairs],
+            [
+                torch.cat([old[prefixes], new[chosen][:, None]], 1)
+                for old, new in zip(self.keys, judged.keys, strict=True)
+            ],
+            [
+                torch.cat([old[prefixes], new[chosen][:, None]], 1)
+                for old, new in zip(self.values, judged.values, strict=True)
+            ],
+        )
+
+    def _through_blocks(self, prefixes: Tensor, tokens: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        inner, keys, values = [], [], []
+        state = self.net.wte(tokens) + self.net.wpe.weight[self.keys[0].shape[1]]
+        for number, (known, held) in enumerate(zip(self.keys, self.values, strict=True)):
+            block = block_of(self.net, number)
+            query, key, value = self._asked(block, block.ln_1(state))
+            every_key = torch.cat([known[prefixes], key[:, None]], 1)
+            every_value = torch.cat([held[prefixes], value[:, None]], 1)
+            weights = (torch.einsum("nhd,nlhd->nhl", query, every_key) / sqrt(query.shape[-1])).softmax(-1)
+            state = state + block.attn.c_proj(torch.einsum("nhl,nlhd->nhd", weights, every_value).flatten(1))
+            read = block.mlp.inner(block.ln_2(state))
+            state = state + block.mlp.c_proj(read)
+            inner.append(read)
+            keys.append(key)
+            values.append(value)
+        return inner, keys, values
+
+    def _asked(self, block: Block, read: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(n, heads, depth) queries, keys and values of tokens whose normalised state is read (n, width)."""
+        weight, bias = linear_weight(block.attn.c_attn)
+        parts = nn.functional.linear(read, weight, bias).view(len(read), 3, *self.keys[0].shape[2:])
+        query, key, value = parts.unbind(1)
+        return query, key, value

@@ -1,0 +1,62 @@
+"""More inputs than a layer has dimensions: what a wider layer still tells."""
+
+import pytest
+import torch
+
+from fedspill.data.made_up_sentences import MadeUpSentences
+from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.encoder_texts import Marks
+from fedspill.leaks.words.exact.inner_space import InnerSpace
+from fedspill.leaks.words.exact.recover import recover_text
+from fedspill.leaks.words.exact.row_space import row_spaces
+from fedspill.registry import make
+from fedspill.trace import Origin
+from fedspill.training import gradient
+
+INPUTS, ROWS, INNER = 90, 48, 192
+
+
+def mixed() -> tuple[torch.Tensor, torch.Tensor, InnerSpace]:
+    """Inputs that were there, as many that were not, and the space of fewer rows than inputs."""
+    rng = torch.Generator().manual_seed(0)
+    there, others = (torch.randn(INPUTS, INNER, generator=rng) for _ in range(2))
+    signals = torch.randn(ROWS, INPUTS, generator=rng)
+    return there, others, InnerSpace.of(signals @ there, torch.eye(INNER))
+
+
+def test_inputs_that_were_there_lie_in_the_space_by_rows_of_inputs_and_others_by_a_quarter() -> None:
+    there, others, space = mixed()
+    inside = space.shares(there, space.screen())
+    outside = space.shares(others, space.screen())
+    assert float(inside.mean()) > ROWS / INPUTS - 0.05
+    assert float(outside.mean()) == pytest.approx(ROWS / INNER, abs=0.03)
+
+
+def test_when_enough_inputs_are_known_the_others_lie_in_the_space_wholly() -> None:
+    there, others, space = mixed()
+    known = space.knowing(there[: INPUTS - ROWS])
+    assert known.basis.shape[1] == INPUTS
+    assert bool((known.shares(there, known.screen()) > 0.999).all())
+    assert bool((known.shares(others, known.screen()) < 0.8).all())
+
+
+def test_an_input_that_was_not_there_explains_no_more_than_chance_beside_those_that_were() -> None:
+    there, others, space = mixed()
+    support = space.support(torch.cat([there[:80], others[:20]]))  # ten are missing, twenty too many
+    assert bool((support[:80] > 2).all())
+    assert bool((support[80:] < 1.5).all())
+
+
+def test_texts_past_the_dimensions_are_read_and_certified() -> None:
+    data = MadeUpSentences(sentences=300, words=100, shortest=5, longest=10).load()
+    spec = make("models", "gpt", {"hidden": 64, "heads": 2, "layers": 4}).fitted_to(data)
+    net = spec.build(data.shape, 2, seed=0).eval()
+    batch = data.train.take(torch.arange(14))
+    message = AttackedText(Origin(0, "client:0"), net, gradient(net, batch), 14, 1, None, True, True, 0.0)
+    rows, first = message.rows_of("h.0.mlp.c_fc"), message.rows_of("h.0.attn.c_attn")
+    assert rows is not None
+    assert first is not None
+    assert row_spaces(rows).full, "there must be more prefixes than dimensions"
+    found = recover_text(message, [first], Marks(), torch.Generator().manual_seed(0))
+    assert all(found.certified)
+    assert sorted(found.sequences) == sorted([token for token in row if token] for row in batch.x.tolist())
