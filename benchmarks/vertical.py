@@ -378,7 +378,7 @@ def defenses(args: argparse.Namespace) -> None:
     metric = "sample-label-auc" if binary else "sample-label-accuracy"
     table: dict[str, Figures] = {}
     for name, options in SETTINGS:
-        if (name == "marvell" and not binary) or (args.only and args.only not in name):
+        if (name == "marvell" and not binary) or args.only not in (name or "none"):
             continue
         found = Figures()
         for seed in seeds(args):
@@ -448,7 +448,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, default=16)
     parser.add_argument("--noise", type=float, default=0.0, help="embedding noise, in deviations")
     parser.add_argument("--malicious", action="store_true", help="also by a party that trains other than agreed")
-    parser.add_argument("--only", default="", help="part of the name of a defense")
+    parser.add_argument("--only", default="", help="part of the name of a defense, or none; or of a head")
     args = parser.parse_args()
     args.number = int(args.more) if args.more.isdigit() else 0
     args.top = "linear" if args.more.isdigit() else args.more
