@@ -38,8 +38,8 @@ class Cone(Attack):
     are known and by how common the classes are. Each use of the samples is read by itself, and all of them beside each
     other, which averages out noise that is drawn anew each time. Whoever knows of such noise also reads, for two
     classes, how widely a sample's gradients spread, since noise may be stronger for one class. That reading is believed
-    whose answers from the odd uses, the even ones and all of them agree most. Embeddings narrower than classes - 1 lose part of what
-    is there, and so does a head with hidden layers once it has learned by heart.
+    whose answers from the odd uses, the even ones and all of them agree most. Embeddings narrower than classes - 1 lose
+    part of what is there, and so does a head with hidden layers once it has learned by heart.
     """
 
     name: ClassVar[str] = "cone"
