@@ -378,7 +378,8 @@ def defenses(args: argparse.Namespace) -> None:
     metric = "sample-label-auc" if binary else "sample-label-accuracy"
     table: dict[str, Figures] = {}
     for name, options in SETTINGS:
-        if (name == "marvell" and not binary) or (args.only and args.only not in name):
+        label = f"{name or 'none'} {' '.join(map(str, options.values()))}".strip()
+        if (name == "marvell" and not binary) or args.only not in label:
             continue
         found = Figures()
         for seed in seeds(args):
@@ -392,7 +393,6 @@ def defenses(args: argparse.Namespace) -> None:
             found.add(f"cone, 15 epochs, {metric}", value(cell.run("cone", CURIOUS_PARTY, known), metric))
             if not name:
                 found.add("test accuracy of the party with the labels alone", _alone(args, seed))
-        label = f"{name or 'no defense'} {' '.join(map(str, options.values()))}".strip()
         found.show(f"{args.data}, {label}")
         table[label] = found
     _frontier(table, metric)
@@ -448,7 +448,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, default=16)
     parser.add_argument("--noise", type=float, default=0.0, help="embedding noise, in deviations")
     parser.add_argument("--malicious", action="store_true", help="also by a party that trains other than agreed")
-    parser.add_argument("--only", default="", help="part of the name of a defense")
+    parser.add_argument("--only", default="", help="part of a defense and its setting, or none; or of a head")
     args = parser.parse_args()
     args.number = int(args.more) if args.more.isdigit() else 0
     args.top = "linear" if args.more.isdigit() else args.more

@@ -59,6 +59,7 @@ class Leak(Generic[G]):
     share: Callable[[float], float] = _between_0_and_1  # a value of the headline metric as a share, for a picture
     implied_by: tuple[str, ...] = ()  # leaks that say this one too, to an adversary who has them
     federations: tuple[FederationKind, ...] = ("horizontal", "shared towers")  # those that can have it
+    split_learning_only: bool = False  # whether of these only those of one client and a server can
     held_by: tuple[str, ...] = ()  # adversaries who have it without any attack, because it is theirs
     # What a guess says, for those who do not know the truth; with `private`, of single records too.
     reader: Callable[[G, bool], Reading] | None = None

@@ -37,10 +37,14 @@ KNOWLEDGE: dict[str, str] = {
     "feature_ranges": "the smallest and the largest value of each feature of another party",
 }
 ALTER_TRAINING = "alter_training"
+ALTER_RETURNED = "alter_returned"
+# What is done while a federation runs, so that an attack that does it has a federation of its own.
+ALTERING = frozenset({ALTER_TRAINING, ALTER_RETURNED})
 POWERS: dict[str, str] = {
     "alter_model": "send a model other than the honest one",
     "choose_batch": "choose which samples a round uses",
     ALTER_TRAINING: "train its own tower other than agreed",
+    ALTER_RETURNED: "send back gradients that are not those of the loss",
 }
 
 
@@ -267,6 +271,16 @@ ACTIVE_PARTY = ThreatModel(
     short="follows the protocol, reads embeddings",
     me="server",
 )
+MALICIOUS_ACTIVE_PARTY = ThreatModel(
+    "malicious-active-party",
+    ACTIVE_PARTY.sees,
+    frozenset(ACTIVE_PARTY.knows | {"shadow_data"}),
+    frozenset({ALTER_RETURNED}),
+    title="the server of split learning, which sends back gradients of its own making, to read the embeddings",
+    who="a malicious server",
+    short="sends back gradients of its own making",
+    me="server",
+)
 
 ADVERSARIES: dict[str, ThreatModel] = {
     threat.name: threat
@@ -281,11 +295,12 @@ ADVERSARIES: dict[str, ThreatModel] = {
         CURIOUS_PARTY,
         MALICIOUS_PARTY,
         ACTIVE_PARTY,
+        MALICIOUS_ACTIVE_PARTY,
     )
 }
 
 # Who stands in which kind of federation; all others stand in horizontal ones.
-OF_PRIVATE_TOWERS = (CURIOUS_PARTY, MALICIOUS_PARTY, ACTIVE_PARTY)
+OF_PRIVATE_TOWERS = (CURIOUS_PARTY, MALICIOUS_PARTY, ACTIVE_PARTY, MALICIOUS_ACTIVE_PARTY)
 FederationKind: TypeAlias = Literal["horizontal", "shared towers", "private towers"]
 # What nobody sees, and nobody knows, but in a vertical federation with private towers.
 _PRIVATE_KINDS = frozenset({"returned", "prediction"})
@@ -303,7 +318,8 @@ def stands_in(threat: ThreatModel) -> FederationKind:
 
 def made_for(wanted: Needs) -> FederationKind:
     """The kind of federation that an attack with such needs is for."""
-    if wanted.knows & _PRIVATE_KNOWLEDGE or any(group & _PRIVATE_KINDS for group in wanted.sees):
+    private = wanted.knows & _PRIVATE_KNOWLEDGE or wanted.does & ALTERING
+    if private or any(group & _PRIVATE_KINDS for group in wanted.sees):
         return "private towers"
     return "shared towers" if any("batch" in group for group in wanted.sees) else "horizontal"
 

@@ -102,6 +102,7 @@ def test_who_has_all_of_whom() -> None:
         ("malicious-server", "curious-server-secagg"),
         *(("malicious-server-updates", weaker) for weaker in SERVERS),
         ("malicious-party", "curious-party"),
+        ("malicious-active-party", "active-party"),
     }
 
 

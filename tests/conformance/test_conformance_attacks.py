@@ -28,6 +28,7 @@ from fedspill.messages import SERVER, Message
 from fedspill.registry import entries, load, make
 from fedspill.threat import (
     ADVERSARIES,
+    ALTERING,
     KNOWLEDGE,
     POWERS,
     Channel,
@@ -47,6 +48,7 @@ QUICK: dict[str, dict[str, Any]] = {  # options without which a test takes minut
     "model-completion": {"steps": 3},
     "active-completion": {"steps": 3},
     "generative-regression": {"steps": 3, "widths": [8]},
+    "unsplit": {"turns": 1, "input_steps": 3, "weight_steps": 3, "most": 4},
     "tag": {"origins": 2, "steps": 2, "labels_from": ""},
     "lamp": {"origins": 2, "starts": 1, "turns": 1, "steps": 1, "reorderings": 1, "labels_from": ""},
     "tableak": {"starts": 2, "steps": 3, "origins": 8},
@@ -113,7 +115,7 @@ def private(name: str) -> Home:
     control["adversary_data"] = {**control["adversary_data"], "known_labels": 2, "pairs": 6}
     deployment = Deployment.of(check_plan({"seed": 1, **control}, "a small control"))
     trace = MemoryTrace(deployment.protocol())
-    deployment.federation(trace).run()
+    deployment.federation(trace, altering=attack.needs.does & ALTERING).run()
     return Home(trace, deployment.knowledge, {}, SERVER, "private towers")
 
 

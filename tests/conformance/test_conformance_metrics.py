@@ -27,6 +27,7 @@ from fedspill.leaks.presence.guess import Presence
 from fedspill.leaks.quantity.guess import ClassQuantities
 from fedspill.leaks.records.guess import Records
 from fedspill.leaks.sample_labels.guess import SampleLabels
+from fedspill.leaks.split_images.guess import RebuiltImages
 from fedspill.leaks.words.guess import ClientText
 from fedspill.messages import SERVER
 from fedspill.metric import Metric, Score
@@ -171,6 +172,12 @@ def perfect_feature_rows() -> Case:
     return guess, noted(rounds(SERVER), used_samples=used).beside([held])
 
 
+def perfect_images() -> Case:
+    held, used = held_by_parties()
+    guess = RebuiltImages(rounds(SERVER), list(held.x.flatten(1).split(6)))
+    return guess, noted(rounds(SERVER), used_samples=used).beside([held])
+
+
 def perfect_records() -> Case:
     """Three records a client, of two numbers, one of them whole, and a category of four values."""
     rng = torch.Generator().manual_seed(0)
@@ -198,6 +205,7 @@ PERFECT: dict[type[Guess], Callable[[], Case]] = {
     ClientText: perfect_text,
     SampleLabels: perfect_sample_labels,
     FeatureRows: perfect_feature_rows,
+    RebuiltImages: perfect_images,
     Records: perfect_records,
 }
 

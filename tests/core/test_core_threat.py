@@ -142,16 +142,18 @@ def test_the_named_adversaries_are_told_apart_and_described() -> None:
         "curious-party",
         "malicious-party",
         "active-party",
+        "malicious-active-party",
     }
     assert all(adversary(name) is threat and threat.title for name, threat in ADVERSARIES.items())
     assert all(first != second for first, second in itertools.combinations(ADVERSARIES.values(), 2))
     acting = {"malicious-server", "malicious-server-updates", "vertical-server", "malicious-party"}
+    acting |= {"malicious-active-party"}
     assert {name for name, threat in ADVERSARIES.items() if threat.does} == acting
 
 
 def test_every_adversary_stands_in_one_kind_of_federation() -> None:
     kinds = {name: stands_in(threat) for name, threat in ADVERSARIES.items()}
-    private = {"curious-party", "malicious-party", "active-party"}
+    private = {"curious-party", "malicious-party", "active-party", "malicious-active-party"}
     assert {name for name, kind in kinds.items() if kind == "private towers"} == private
     assert {name for name, kind in kinds.items() if kind == "shared towers"} == {"vertical-server"}
     assert made_for(needs(sees=["returned", "batch"])) == "private towers"

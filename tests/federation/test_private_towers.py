@@ -106,7 +106,7 @@ def test_towers_that_are_not_handed_over_stay_unseen() -> None:
     for threat in OF_PRIVATE_TOWERS:
         view = trace.view(threat, me=threat.me)
         towers = {n.split(".")[1] for m in view.get("model") for n in m.tensors if n.startswith("towers")}
-        assert towers == ({"1"} if threat is ACTIVE_PARTY else {"0"}), threat.name
+        assert towers == ({"1"} if threat.me == "server" else {"0"}), threat.name
 
 
 def test_the_truth_of_a_round_is_its_batch_in_order() -> None:

@@ -49,6 +49,10 @@ ZOO: list[tuple[str, dict[str, Any], tuple[int, ...], int]] = [
     ("vertical-mlp", {}, (30,), 3),
     ("vertical-mlp", {"parties": 4, "widths": [16]}, (1, 8, 8), 10),
     ("vertical-mlp", {"parties": 3, "cut": "strips", "head_widths": [8]}, (1, 8, 8), 10),
+    ("split-lenet", {}, (1, 28, 28), 10),
+    ("split-lenet", {"cut": 4, "kernel": 3, "padding": 1}, (1, 8, 8), 10),
+    ("split-resnet", {}, (3, 32, 32), 10),
+    ("split-resnet", {"level": 1}, (1, 8, 8), 10),
     ("vit", SMALL_VIT, (3, 32, 32), 100),
     ("vit", {**SMALL_VIT, "patch_size": 7}, (1, 28, 28), 10),
 ]

@@ -36,7 +36,7 @@ from fedspill.leak import Leak
 from fedspill.messages import Kind, Message
 from fedspill.metric import Score
 from fedspill.seeds import generator
-from fedspill.threat import ALTER_TRAINING
+from fedspill.threat import ALTERING
 from fedspill.trace import MemoryTrace, Origin, Trace, Truth
 
 SEED = 1
@@ -95,8 +95,7 @@ def _run(pair: Pair, process: AttackProcess, deployment: Deployment) -> tuple[Co
     if facts.active:
         leaking, _ = run_with_plants(attack, deployment)
     else:
-        altered = ALTER_TRAINING in facts.needed().does
-        deployment.federation(leaking, engine="loop", malicious_party=altered).run()
+        deployment.federation(leaking, engine="loop", altering=facts.needed().does & ALTERING).run()
         attack.begin(leaking, deployment.knowledge())
     guess = attack.guess(leak.guess, SEED)
     clients = deployment.shares.clients

@@ -28,7 +28,7 @@ from fedspill.errors import AttackCrashed, FedspillError, NotApplicable, NotKnow
 from fedspill.files import dump_json
 from fedspill.registry import entries, find
 from fedspill.seeds import seed_of
-from fedspill.threat import ALTER_TRAINING
+from fedspill.threat import ALTERING
 from fedspill.trace import Trace
 
 
@@ -116,8 +116,11 @@ class AttackJob(Job):
                 if facts.active:
                     trace, _ = recordings.planted(attack, self.setting, self.seed)
                 else:
-                    alters = ALTER_TRAINING in facts.needed().does
-                    trace = (recordings.altered if alters else recordings.trace)(self.setting, self.seed)
+                    altering = facts.needed().does & ALTERING
+                    if altering:
+                        trace = recordings.altered(self.setting, self.seed, altering)
+                    else:
+                        trace = recordings.trace(self.setting, self.seed)
                     attack.begin(trace, recordings.knowledge(self.setting, self.seed))
                 guess = attack.guess(leak.guess, seed_of(self.seed, pair.attack, pair.adversary))
                 outcome = score_guess(

@@ -13,8 +13,10 @@ from fedspill.leak import Leak
 from fedspill.registry import Entry, entries, find, load
 from fedspill.threat import (
     ADVERSARIES,
+    ALTER_RETURNED,
     ALTER_TRAINING,
     KNOWLEDGE,
+    MALICIOUS_ACTIVE_PARTY,
     MALICIOUS_PARTY,
     MALICIOUS_SERVER_UPDATES,
     OF_PRIVATE_TOWERS,
@@ -72,6 +74,8 @@ class Pair:
             return ["a vertical federation whose model is handed out to all"]
         if self.threat == MALICIOUS_PARTY and ALTER_TRAINING not in needs.does:
             return ["nothing but to follow the protocol: it is run by a curious party"]
+        if self.threat == MALICIOUS_ACTIVE_PARTY and ALTER_RETURNED not in needs.does:
+            return ["nothing but to follow the protocol: it is run by the active party"]
         if self.adversary == MALICIOUS_SERVER_UPDATES.name and not needs.does:
             return ["nothing but to follow the protocol: it is run by the curious server"]
         absent = sorted(needs.knows & self.threat.knows & set(self.without))
@@ -92,11 +96,16 @@ def adversaries_of(plan: Plan, secure_aggregation: bool | None = None) -> list[T
     if plan.adversaries is not None:
         return [adversary(name) for name in dict.fromkeys(plan.adversaries)]
     if plan.federation.kind == "vertical":
-        return list(OF_PRIVATE_TOWERS) if plan.federation.has_private_towers else [VERTICAL_SERVER]
+        return _of_private_towers(plan) if plan.federation.has_private_towers else [VERTICAL_SERVER]
     secure = plan.federation.secure_aggregation if secure_aggregation is None else secure_aggregation
     hidden = _IN_THE_CLEAR if secure else _BEHIND_SUMS
     here = [threat for threat in ADVERSARIES.values() if stands_in(threat) == "horizontal"]
     return [threat for threat in here if threat.name not in hidden]
+
+
+def _of_private_towers(plan: Plan) -> list[ThreatModel]:
+    """A server hijacks the one client of split learning; where there are several parties, nobody does."""
+    return [threat for threat in OF_PRIVATE_TOWERS if threat != MALICIOUS_ACTIVE_PARTY or plan.is_split_learning]
 
 
 def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
@@ -115,7 +124,12 @@ def pairs_of(plan: Plan, secure_aggregation: bool | None = None) -> list[Pair]:
 
 def _is_asked(entry: Entry, plan: Plan) -> bool:
     """Whether the attack is on a leak that this kind of federation can have; code of others is always asked."""
-    return entry.is_plugin or plan.federation.vertical_or_not in load("attacks", entry.name).leak.federations
+    if entry.is_plugin:
+        return True
+    leak: Leak[Any] = load("attacks", entry.name).leak
+    return plan.federation.vertical_or_not in leak.federations and (
+        plan.is_split_learning or not leak.split_learning_only
+    )
 
 
 def _set_aside_none(plan: Plan) -> tuple[str, ...]:

@@ -132,16 +132,16 @@ class Recordings:
         found = audit_defense(deployment, defense, seed)
         return None if found is None else PrivacyClaim.of(defense.name, found)
 
-    def altered(self, setting: DefenseSetting, seed: int) -> Trace:
-        """The recording of a federation in which one party trains other than agreed, made for an attack by it."""
+    def altered(self, setting: DefenseSetting, seed: int, altering: frozenset[str]) -> Trace:
+        """The recording of a federation in which a participant does other than agreed, made for an attack by it."""
         if self._target.trace is not None:
             raise NotApplicable(
-                "A party that trains other than agreed needs a federation to do so in; this is a recording of another.",
+                "Who does other than agreed needs a federation to do so in; this is a recording of another.",
                 remedy="Audit a plan instead.",
             )
         deployment = self._deployment(seed).with_defenses(*setting.defenses())
         trace = MemoryTrace(deployment.protocol())
-        deployment.federation(trace, device=deployment.plan.device, malicious_party=True).run()
+        deployment.federation(trace, device=deployment.plan.device, altering=altering).run()
         return trace
 
     def twin(self) -> Twin:

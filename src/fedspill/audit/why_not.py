@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedspill.audit.matrix import Pair
 from fedspill.audit.severity import State
 from fedspill.deployment.deployment import OFFERED
-from fedspill.threat import ALTER_TRAINING, made_for, stands_in
+from fedspill.threat import ALTER_RETURNED, ALTER_TRAINING, made_for, stands_in
 
 # What an adversary may know, short enough for a cell of a table.
 KNOWN_AS = {
@@ -35,6 +35,7 @@ KNOWN_AS = {
     "unlabelled_aux": "unlabelled data of the kind",
 }
 _SEEN_AS = {"returned": "gradients that come back", "embedding": "embeddings", "prediction": "predictions"}
+_DONE_AS = {ALTER_TRAINING: "train other than agreed", ALTER_RETURNED: "send back other gradients"}
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
 HOLDS_IT = "holds it itself"
 OTHERS_RUN_IT = "other adversaries run it"  # a weaker one has the same attack, and its answer counts for both
@@ -63,8 +64,7 @@ def lacking(pair: Pair) -> WhyNot:
     if unseen:
         return WhyNot("cannot", _unseen(unseen[0]), lacks)
     if undone:
-        what = "train other than agreed" if ALTER_TRAINING in undone else "alter the model"
-        return WhyNot("cannot", f"may not {what}", lacks)
+        return WhyNot("cannot", f"may not {_DONE_AS.get(undone[0], 'alter the model')}", lacks)
     if unknown:
         return WhyNot("cannot", f"does not know {KNOWN_AS[unknown[0]]}", lacks)
     absent = sorted(needs.knows & (set(pair.without) | (threat.knows - OFFERED)))

@@ -42,7 +42,8 @@ def attack(
 ) -> None:
     """Runs one attack on a recorded trace and scores it.
 
-    An attack that alters the model or a party's training runs in a federation of its own: the recorded one, made again.
+    An attack that alters the model, a party's training or what goes back to it runs in a federation of its own: the
+    recorded one, made again.
     """
     from fedspill.attack import ActiveAttack, refuse_unfit
     from fedspill.attack_run import run_attack
@@ -51,7 +52,7 @@ def attack(
     from fedspill.deployment.plan import make_importable, read_plan
     from fedspill.deployment.recorded_plan import recorded_deployment
     from fedspill.registry import make
-    from fedspill.threat import ALTER_TRAINING
+    from fedspill.threat import ALTERING
     from fedspill.threat import adversary as named_adversary
     from fedspill.trace import MemoryTrace, Trace
     from fedspill.trace_folder import FolderTrace
@@ -68,8 +69,8 @@ def attack(
         screen.say(f"round {event.round}, {plain(event.party)}: {plain(event.what)}")
     deployment = Deployment.of(read_plan(plan), data_dir) if plan else recorded_deployment(recorded.protocol, data_dir)
     knowledge = deployment.knowledge() if deployment else {}
-    alters_training = ALTER_TRAINING in made.needs.does
-    if isinstance(made, ActiveAttack) or alters_training:
+    altering = made.needs.does & ALTERING
+    if isinstance(made, ActiveAttack) or altering:
         if deployment is None:
             raise NotApplicable(
                 f"{name} alters the federation, and the recording does not say how to run it again.",
@@ -78,9 +79,9 @@ def attack(
         refuse_unfit(made, threat)
     if isinstance(made, ActiveAttack) and deployment is not None:
         recorded, knowledge = run_planted(made, threat, deployment)
-    elif alters_training and deployment is not None:
+    elif altering and deployment is not None:
         recorded = altered = MemoryTrace(deployment.protocol())
-        deployment.federation(altered, malicious_party=True).run()
+        deployment.federation(altered, altering=altering).run()
     known = brought_truth(recorded, truth) if truth else recorded.truth()
     outcome = run_attack(
         made,

@@ -190,21 +190,24 @@ class Deployment:
         device: str = "cpu",
         workers: int = 1,
         engine: Engine = "auto",
-        malicious_party: bool = False,
+        altering: frozenset[str] = frozenset(),
     ) -> Horizontal | Vertical | PrivateTowers:
-        """Ready to run by our own engine; `audit.engines.federation_of` runs it by the one that the plan names."""
+        """Ready to run by our own engine; `audit.engines.federation_of` runs it by the one that the plan names.
+
+        `altering` is what of threat.ALTERING a malicious participant of private towers does.
+        """
         if self.is_vertical:
-            (stock,) = self.shares.clients
             if self.plan.federation.has_private_towers:
                 return vertical.private_federation_of(
                     self.plan,
                     self.settings,
                     self.build_model(),
-                    stock,
+                    self.shares,
                     recorder or NoRecorder(),
                     device,
-                    malicious_party,
+                    altering,
                 )
+            (stock,) = self.shares.clients
             return vertical.federation_of(
                 self.plan, self.settings, self.build_model(), stock, recorder or NoRecorder(), device
             )

@@ -196,6 +196,12 @@ class Plan(_Part):
         """One seed per repeat; each makes its own shares, model and noise."""
         return tuple(range(self.seed, self.seed + self.repeats))
 
+    @property
+    def is_split_learning(self) -> bool:
+        """Whether one client and a server share a network; models whose name begins with split- know no other way."""
+        parties = self.model.options.get("parties", 1 if self.model.name.startswith("split-") else 2)
+        return self.federation.has_private_towers and parties == 1
+
     def with_seed(self, seed: int) -> Plan:
         return self.model_copy(update={"seed": seed, "repeats": 1})
 

@@ -11,6 +11,7 @@ from torch import nn
 from fedspill.dataset import Dataset, Examples, KnownSamples
 from fedspill.deployment.plan import Plan
 from fedspill.errors import UsageError
+from fedspill.federation.hijack import embedding_kind
 from fedspill.federation.horizontal import Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.private_towers import PrivateTowers, PrivateTowerSettings, foreign_towers
@@ -22,6 +23,7 @@ from fedspill.partitions.shares import Shares, share_out
 from fedspill.partitions.tiles import column_groups, columns_by_name
 from fedspill.registry import make
 from fedspill.seeds import generator
+from fedspill.threat import ALTER_RETURNED, ALTER_TRAINING
 from fedspill.trace import Keep, Recorder
 
 
@@ -73,12 +75,13 @@ def private_federation_of(
     plan: Plan,
     settings: Settings,
     model: nn.Module,
-    stock: Examples,
+    shares: Shares,
     recorder: Recorder,
     device: str,
-    malicious: bool = False,
+    altering: frozenset[str],
 ) -> PrivateTowers:
-    federation = plan.federation
+    """`altering` is what of threat.ALTERING a malicious participant does."""
+    federation, (stock,) = plan.federation, shares.clients
     chosen = PrivateTowerSettings(
         rounds=federation.rounds,
         batches=federation.batches,
@@ -89,7 +92,11 @@ def private_federation_of(
         hand_over=federation.hand_over,
         defenses=settings.defenses,
     )
-    return PrivateTowers(model, stock, chosen, plan.seed, recorder, device=device, malicious=malicious)
+    hijacked = shares.shadow.x if ALTER_RETURNED in altering else None
+    malicious = ALTER_TRAINING in altering
+    return PrivateTowers(
+        model, stock, chosen, plan.seed, recorder, device=device, malicious=malicious, hijacked_with=hijacked
+    )
 
 
 def knowledge_of(plan: Plan, model: nn.Module, stock: Examples) -> dict[str, Any]:
@@ -169,5 +176,4 @@ def _private_bytes(plan: Plan, net: VerticalNet, keep: Keep) -> int:
 
 
 def _embedding_width(net: VerticalNet) -> int:
-    with torch.no_grad():
-        return int(net.tower(0)(torch.zeros(1, *net.part_shapes[0])).shape[1])
+    return embedding_kind(net).width

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
-from fedspill.errors import UsageError
+from fedspill.errors import NotApplicable, UsageError
 from fedspill.federation.batches import Batching, plan_batches
+from fedspill.federation.hijack import Hijack, embedding_kind
 from fedspill.federation.horizontal import RoundResult
 from fedspill.federation.malicious_step import MaliciousStep
 from fedspill.federation.vertical import party, refuse_batch
@@ -66,6 +67,9 @@ class PrivateTowers:
     recorder: Recorder = field(default_factory=NoRecorder)
     device: str = "cpu"
     malicious: bool = False  # whether party 0 trains so as to be relied on
+    hijacked_with: Tensor | None = (
+        None  # inputs of a server that sends party 0 gradients of its own making; None: honest
+    )
 
     def __post_init__(self) -> None:
         self._net = vertical_net(copy.deepcopy(self.net).to(self.device))
@@ -102,6 +106,12 @@ class PrivateTowers:
             if parameters  # a head that only adds up has none
         }
         self._hurried = MaliciousStep(self._parameters[0]) if self.malicious else None
+        self.hijack: Hijack | None = None
+        if self.hijacked_with is not None:
+            if parties > 1:
+                raise NotApplicable("A server hijacks the one client of split learning; here are several parties.")
+            inputs, rounds = self.hijacked_with.to(self.device), self.settings.rounds
+            self.hijack = Hijack(embedding_kind(self._net), inputs, rounds, generator(self.seed, "hijack"))
 
     def run(self) -> list[RoundResult]:
         """All rounds, and the predictions after them; the recording is finished after the last."""
@@ -132,7 +142,8 @@ class PrivateTowers:
         head = self._parameters[net.parties]
         loss = loss_of(net.top(received), labels)
         gradients = torch.autograd.grad(loss, [*received, *head], materialize_grads=True)
-        returned = self._returned(number, gradients[: net.parties], labels)
+        own_making = gradients[: net.parties] if self.hijack is None else [self.hijack.gradient(received[0])]
+        returned = self._returned(number, own_making, labels)
         for parameter, gradient in zip(head, gradients[net.parties :], strict=True):
             parameter.grad = gradient
         for index, (output, back) in enumerate(zip(outputs, returned, strict=True)):
@@ -200,7 +211,8 @@ class PrivateTowers:
         """What everybody ends up with: the head stays with the server, a tower with its party, or is handed over."""
         state = {name: tensor.detach().clone() for name, tensor in self._net.state_dict().items()}
         head = {name: tensor for name, tensor in state.items() if owner(name) is None}
-        self.recorder.say(Message(number, SERVER, SERVER, "model", head))
+        made = {} if self.hijack is None else self.hijack.state()
+        self.recorder.say(Message(number, SERVER, SERVER, "model", {**head, **made}))
         foreign = foreign_towers(self._net.parties)
         for index in range(self._net.parties):
             tower = {name: tensor for name, tensor in state.items() if owner(name) == index}

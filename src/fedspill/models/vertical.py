@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from fedspill.errors import UsageError
+from fedspill.errors import NotApplicable, UsageError
 from fedspill.partitions.tiles import image_tiles, join_tiles
 
 
@@ -91,7 +91,8 @@ class Strips(nn.Module):
 class VerticalNet(nn.Module):
     """Takes whole samples, gives each party's part to its tower, and classifies what the towers put out.
 
-    The head is a linear layer, with hidden layers before it where there is a `neck`.
+    The head is a linear layer, with hidden layers before it where there is a `neck`. Towers put out flat numbers; where
+    they stand for feature maps, the neck begins with an `Unflatten` to their shape.
 
     With `double_softmax` the output is a softmax already, which the loss then takes for logits: so does the code of the
     CAFE paper.
@@ -101,7 +102,7 @@ class VerticalNet(nn.Module):
         self,
         parts: Tiles | Strips | Columns,
         part_shapes: Sequence[tuple[int, ...]],
-        towers: Sequence[Tower],
+        towers: Sequence[nn.Module],
         head: nn.Linear,
         *,
         neck: nn.Module | None = None,
@@ -120,8 +121,10 @@ class VerticalNet(nn.Module):
         return len(self.towers)
 
     def tower(self, party: int) -> Tower:
+        """The tower, where it is one of linear layers; networks that are cut among convolutions have none."""
         found = self.towers[party]
-        assert isinstance(found, Tower)
+        if not isinstance(found, Tower):
+            raise NotApplicable("The tower is not one of linear layers.")
         return found
 
     def top(self, outputs: Sequence[Tensor]) -> Tensor:
@@ -149,6 +152,6 @@ def vertical_net(model: nn.Module) -> VerticalNet:
     if not isinstance(model, VerticalNet):
         raise UsageError(
             f"A vertical federation needs a model of towers and a head, got {type(model).__name__}.",
-            remedy="Use 'cafe-towers' for images or 'vertical-mlp' for tables and small images.",
+            remedy="Use 'cafe-towers' for images, 'vertical-mlp' for tables, 'split-lenet' for a client and a server.",
         )
     return model

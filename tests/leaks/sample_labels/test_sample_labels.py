@@ -214,3 +214,16 @@ def test_known_labels_name_clusters_before_how_common_they_are() -> None:
     scores: Tensor = torch.eye(2).double()[labels]
     known = KnownLabels(torch.tensor([0]), torch.tensor([1]))
     assert torch.equal(named(scores, known, torch.tensor([0.75, 0.25])).argmax(1), 1 - labels)
+
+
+def test_a_few_known_labels_name_clusters_unless_they_contradict_each_other_and_how_common_classes_are() -> None:
+    said = torch.tensor([0] * 70 + [1] * 30)
+    scores = torch.nn.functional.one_hot(said, 2).double()
+    prior = torch.tensor([0.24, 0.76])
+    both = KnownLabels(torch.tensor([0, 99]), torch.tensor([0, 1]))
+    most_wrong = KnownLabels(torch.tensor([0, 1, 2, 97, 98, 99]), torch.tensor([0, 0, 1, 1, 1, 0]))
+    assert torch.equal(named(scores, NOTHING_KNOWN, prior).argmax(1), 1 - said), "the common class is the large cluster"
+    assert torch.equal(named(scores, both, None).argmax(1), said)
+    assert torch.equal(named(scores, both, torch.tensor([0.5, 0.5])).argmax(1), said)
+    assert torch.equal(named(scores, most_wrong, prior).argmax(1), 1 - said), "six labels that disagree say little"
+    assert torch.equal(named(scores, most_wrong, torch.tensor([0.5, 0.5])).argmax(1), said)

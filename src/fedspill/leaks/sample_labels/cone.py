@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -38,8 +38,8 @@ class Cone(Attack):
     are known and by how common the classes are. Each use of the samples is read by itself, and all of them beside each
     other, which averages out noise that is drawn anew each time. Whoever knows of such noise also reads, for two
     classes, how widely a sample's gradients spread, since noise may be stronger for one class. That reading is believed
-    whose answers from the odd and from the even uses agree most. Embeddings narrower than classes - 1 lose part of what
-    is there, and so does a head with hidden layers once it has learned by heart.
+    whose answers from the odd uses, the even ones and all of them agree most. Embeddings narrower than classes - 1 lose
+    part of what is there, and so does a head with hidden layers once it has learned by heart.
     """
 
     name: ClassVar[str] = "cone"
@@ -94,16 +94,9 @@ class Cone(Attack):
             """Columns in the order of the classes, and the mean put back where a norm took it."""
             return balanced(named(scores, known, prior), prior) if normed.words else named(scores, known, prior)
 
-        how = next(iter(readings))
-        if len(usable) > 1 and len(readings) > 1:
-            agreements = {}
-            for name, (read, uses) in readings.items():
-                halves = [in_order(read(half)) for half in (uses[0::2], uses[1::2])]
-                agreements[name] = agreement(*halves)
-            how = max(agreements, key=lambda name: agreements[name])
-        read, uses = readings[how]
+        how, scores = _most_agreed(readings, in_order)
         said = ", ".join(part for part in (f"read by {how}", words, normed.words) if part)
-        return received.guess(in_order(read(uses)), known.samples, said)
+        return received.guess(scores, known.samples, said)
 
     def _start(self, received: ReceivedGradients, known: KnownLabels, rng: torch.Generator) -> tuple[KnownLabels, str]:
         """Samples of known label, or those that stand for a cluster each."""
@@ -115,6 +108,22 @@ class Cone(Attack):
             return _of_any(there, received.classes), "from too few samples for clusters"
         cores, clusters = cluster_cores(received.visits[0][there], received.classes, seed)
         return KnownLabels(there[cores], clusters), "from clusters"
+
+
+def _most_agreed(readings: Mapping[str, tuple[Reading, Tensor]], in_order: Reading) -> tuple[str, Tensor]:
+    """The reading whose answers from the odd uses, the even ones and all of them agree most, and what it says of all.
+
+    A fit that went astray over all uses agrees with neither half of them.
+    """
+    found: dict[str, tuple[float, Tensor]] = {}
+    for name, (read, uses) in readings.items():
+        whole = in_order(read(uses))
+        if len(readings) == 1 or len(uses) < 2:
+            return name, whole
+        odd, even = (in_order(read(half)) for half in (uses[0::2], uses[1::2]))
+        found[name] = (min(agreement(odd, even), agreement(whole, odd), agreement(whole, even)), whole)
+    how = max(found, key=lambda name: found[name][0])
+    return how, found[how][1]
 
 
 def _read_rows(rows: Tensor, there: Tensor, start: KnownLabels, classes: int, steps: int) -> Tensor:

@@ -59,15 +59,33 @@ class AskedSamples:
         return FeatureRows(list(of), list(places), list(said), list(sure), listed, (*self.notes, *notes))
 
 
-def read_embeddings(view: View) -> AskedSamples:
-    """What party 0 sent of the samples that the joint model was asked about."""
-    sent = {m.round: m for m in view.get("embedding") if m.sender == f"party:{VICTIM}"}
-    return _asked(view, {number: (message, "output") for number, message in sent.items()}, "embedding")
+def read_embeddings(view: View, *, or_last_batch: bool = False) -> AskedSamples:
+    """What party 0 sent of the samples that the joint model was asked about.
+
+    Where it was asked about none, `or_last_batch` reads the last batch of training instead.
+    """
+    sent = {m.round: (m, "output") for m in view.get("embedding") if m.sender == f"party:{VICTIM}"}
+    still = {message.round for message in view.get("prediction")}
+    if or_last_batch and sent and not still:
+        still = {max(sent)}
+    return _asked(view, sent, still, "embedding")
 
 
 def read_predictions(view: View) -> AskedSamples:
     """The probabilities of the classes that the joint model gave."""
-    return _asked(view, {m.round: (m, "probabilities") for m in view.get("prediction")}, "prediction")
+    said = {m.round: (m, "probabilities") for m in view.get("prediction")}
+    return _asked(view, said, set(said), "prediction")
+
+
+def split_network(view: View) -> VerticalNet:
+    """The network's code, if it is one of split learning: one client, and a server with the rest."""
+    try:
+        net = vertical_net(view.knows("architecture")())
+    except FedspillError as error:
+        raise NotApplicable(str(error)) from None
+    if net.parties > 1:
+        raise NotApplicable(f"It is for split learning, a client and a server; here are {net.parties} parties.")
+    return net
 
 
 def joint_model(view: View) -> VerticalNet:
@@ -105,9 +123,9 @@ def unknown_parties(net: VerticalNet) -> range:
     return foreign_towers(net.parties)
 
 
-def _asked(view: View, sent: dict[int, tuple[Message, str]], what: str) -> AskedSamples:
+def _asked(view: View, sent: dict[int, tuple[Message, str]], still: set[int], what: str) -> AskedSamples:
+    """`still` are the rounds that are read."""
     batches = {message.round: message.tensors.get("indices") for message in view.get("batch")}
-    still = {message.round for message in view.get("prediction")}
     notes, found = [], []
     width = 0
     for number, (message, name) in sorted(sent.items()):
