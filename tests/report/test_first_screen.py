@@ -18,6 +18,7 @@ from fedspill.audit.result import (
     AccuracyFigures,
     AdversarySummary,
     AuditResult,
+    ControlResult,
     DefenseCheck,
     DefensesTried,
     DefenseTrial,
@@ -207,6 +208,22 @@ def test_every_figure_of_the_first_screen_is_in_the_json(result: AuditResult) ->
 
 def tokens(said: str) -> set[str]:
     return {token.lstrip("+") for token in re.findall(r"[-+]?(?<![\w.])\d+(?:\.\d+)?|[-+]\d+(?:\.\d+)?", said)}
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_a_self_check_that_failed_is_named(result: AuditResult) -> None:
+    def check(name: str, passed: bool) -> ControlResult:
+        return ControlResult(
+            id=name, attack=name, adversary="curious-server", passed=passed, positive=None, negative=None, why=""
+        )
+
+    checks = [check("llg/curious-server", True), check("ebi/curious-server", False)]
+    said = " ".join(text.render(result.model_copy(update={"controls": checks})).split())
+    assert "1 of 2 self-checks passed, but not ebi/curious-server;" in said
+    many = [check(f"a{number}", False) for number in range(9)]
+    said = " ".join(text.render(result.model_copy(update={"controls": many})).split())
+    assert "but not a0, a1, a2, a3, a4 and 4 more;" in said
 
 
 @lenient
