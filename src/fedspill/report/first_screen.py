@@ -201,6 +201,8 @@ def _title(advice: Advice) -> str:
 
 def _moved(change: LeakChange) -> str:
     before = change.before.word if change.before is not None else "not found"
+    if change.state == "undecided":  # no step down: it may still be as bad
+        return f"{before}, now undecided"
     return f"stays {before}" if before == _left(change) else f"{before} to {_left(change)}"
 
 
