@@ -8,7 +8,7 @@ WORKERS ?= 2
 # Tests often wait for processes that they started: one more than there are cores keeps the cores busy.
 TESTERS ?= 3
 
-.PHONY: setup audit test test-all test-nvflare lint format docs dist clean
+.PHONY: setup audit test test-all test-docs test-nvflare lint format docs dist clean
 .DEFAULT_GOAL := audit
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -30,6 +30,10 @@ test: setup
 
 test-all: $(VENV)/.ready-docs
 	$(BIN)/python -m pytest -n $(TESTERS) -m ''
+
+# Every command, code block and notebook of the manual, the built site and the release. Long: whole audits are run.
+test-docs: $(VENV)/.ready-docs
+	$(BIN)/python -m pytest -n $(TESTERS) -m '' tests/docs tests/delivery
 
 # NVFlare brings many packages, so it is installed here alone; its tests skip where it is not.
 test-nvflare: setup

@@ -43,7 +43,7 @@ class Attack(ABC):
         refuse_unfit(self, view.threat)
         if limit is not None and not limit > 0:
             raise UsageError(f"A time limit is a positive number of seconds, got {limit}.")
-        with _time_limit(limit, self.name):
+        with time_limit(limit, self.name):
             try:
                 guess: Guess = self.run(view, torch.Generator().manual_seed(seed))
             except FedspillError:
@@ -81,7 +81,7 @@ def refuse_unfit(attack: Attack, threat: ThreatModel) -> None:
 
 
 @contextmanager
-def _time_limit(seconds: float | None, name: str) -> Iterator[None]:
+def time_limit(seconds: float | None, name: str) -> Iterator[None]:
     """Raises AttackFailed in the running code when time is up. Signals reach the main thread only."""
     if seconds is None:
         yield

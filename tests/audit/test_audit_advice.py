@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from fedspill.audit.advice import acts_on, advised, flower_lines, needs_of, plan_lines, proposals
+from fedspill.audit.advice import (
+    acts_on,
+    advised,
+    closes,
+    flower_lines,
+    gain,
+    needs_of,
+    plan_lines,
+    proposals,
+)
 from fedspill.audit.matrix import Pair
-from fedspill.audit.result import AccuracyFigures, Advice, LeakChange
+from fedspill.audit.result import AccuracyFigures, Advice, LeakChange, SettingSummary
 from fedspill.audit.severity import Severity
 from fedspill.audit.target import DefenseSetting
 from fedspill.deployment.plan import check_plan
@@ -90,3 +99,29 @@ def test_the_best_combination_covers_all_leaks_and_is_affordable() -> None:
     assert first.chosen[-1].name == "secure-aggregation"
     alone = proposals([advice("mixed-classes", 0.0, labels=Severity.INFO, membership=Severity.INFO), sums, guard])[0]
     assert [defense.name for defense in alone.chosen] == ["mixed-classes"], "fewer are better where they do as much"
+
+
+@pytest.mark.parametrize(("state", "levels"), [("not found", 3), ("cannot", 3), ("undecided", 0), ("errored", 0)])
+def test_only_what_was_measured_and_decided_is_an_improvement(state: Any, levels: int) -> None:
+    change = LeakChange(
+        leak="labels", title="", before=Severity.HIGH, after=None, state=state, advantage=0.0, adaptive=True
+    )
+    assert gain([change]) == levels
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_a_setting_whose_interval_is_too_wide_closes_nothing(undecided: bool) -> None:
+    setting = SettingSummary(
+        setting="s",
+        title="",
+        severity=Severity.INFO,
+        undecided=undecided,
+        advantage=0.02,
+        attacks=1,
+        blinded=0,
+        accuracy=AccuracyFigures(value=0.9, low=0.8, high=1.0, n=100),
+        accuracy_change=0.0,
+        epsilon=None,
+        adaptive=True,
+    )
+    assert closes(setting) is not undecided

@@ -67,12 +67,23 @@ def test_advice_says_what_it_knows() -> None:
     )
     assert "who knows it" in advice(bad, before, [knowing], knowing)
     weak = point("w", Severity.HIGH, 90)
-    assert advice(bad, before, [weak], None).startswith("None of the 1 settings tried brings its advantage below 0.1")
+    assert advice(bad, before, [weak], None).startswith(
+        "None of the 1 settings tried surely brings its advantage below 0.1"
+    )
     dear = advice(bad, Accuracy(95, 100), [weak, good], None)
     assert dear.endswith("the cheapest that brings it down is g(), accuracy -15.0 points.")
     private = replace(good, epsilon=3.0, delta=1e-5)
     assert "epsilon 3.0 at delta 1e-05 with secure noise" in advice(bad, before, [private], private)
     assert "could be measured" in advice(bad, before, [point("e", Severity.INFO, 9, status="errored")], None)
+
+
+def test_what_is_undecided_is_not_recommended() -> None:
+    before, bad = Accuracy(81, 100), point("", Severity.CRITICAL, 90).finding
+    good = point("g", Severity.INFO, 80)
+    wide = replace(good, finding=good.finding.model_copy(update={"state": "undecided"}))
+    assert best_of([good], before) is good
+    assert best_of([wide], before) is None
+    assert "least is left by g(): 0.0, undecided" in advice(bad, before, [wide], None)
 
 
 def test_really_trained_and_really_attacked(audited: Audited) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fedspill import run_audit
 from fedspill.audit.examination import examine
 from fedspill.cli.main import app
 from fedspill.deployment.first_plan import FirstAnswers, plan_text
-from fedspill.deployment.plan import check_plan, read_plan
+from fedspill.deployment.plan import Plan, check_plan, read_plan
+
+
+def plan_of(*attacks: str, **more: object) -> Plan:
+    """A tiny federation on digits; no attacks named: all."""
+    federation = {"clients": 3, "rounds": 1}
+    tiny = {"model": {"name": "mlp", "widths": [8]}, "federation": federation, "candidates": [], **more}
+    return check_plan({**tiny, "attacks": list(attacks)} if attacks else tiny, "a plan")
 
 
 def test_the_plan_of_six_answers_is_what_was_answered_and_runs(tmp_path: Path) -> None:
@@ -22,8 +31,8 @@ def test_the_plan_of_six_answers_is_what_was_answered_and_runs(tmp_path: Path) -
     plan = read_plan(path)
     assert (plan.federation.clients, plan.federation.rounds) == (4, 2)
     assert (plan.training.lr, plan.training.batch_size) == (0.2, 8)
-    found = examine(plan)
-    assert "One round was trained" in found.tried[0]
+    found = examine(plan.model_copy(update={"attacks": plan_of("ebi", "labels").attacks}))
+    assert "2 rounds were trained" in found.tried[0]
     assert any("labels" in row[1] for row in found.runs)
 
 
@@ -56,22 +65,14 @@ def test_a_plan_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("per_class", "expected"), [(0, True), (10, False)])
 def test_doctor_says_what_one_more_fact_would_add(per_class: int, expected: bool) -> None:
-    plan = check_plan(
-        {
-            "model": {"name": "mlp", "widths": [8]},
-            "federation": {"clients": 3, "rounds": 1},
-            "adversary_data": {"per_class": per_class},
-        },
-        "a plan",
-    )
+    plan = plan_of("ami", "aai", "llbg-aux", "rmia", adversary_data={"per_class": per_class})
     facts = dict(examine(plan).more)
     assert ("[adversary_data] per_class = 10" in facts) == expected
-    assert "[adversary_data] shadow = 500" in facts
+    assert facts["[adversary_data] shadow = 500"] == ["ami"], "aai would want an attribute besides"
 
 
 def test_doctor_gives_one_reason_for_each_attack_that_nobody_runs() -> None:
-    plan = check_plan({"model": {"name": "mlp", "widths": [8]}, "federation": {"clients": 3, "rounds": 1}}, "a plan")
-    found = examine(plan)
+    found = examine(plan_of("ebi", "dager", "aai", "records", "dlg", "loki", "planted-inputs", "whole-determination"))
     reasons = {attack: reason for reason, attacks in found.reasons for attack in attacks}
     assert sum(len(attacks) for _, attacks in found.reasons) == len(reasons)
     assert all(reasons.values())
@@ -79,3 +80,33 @@ def test_doctor_gives_one_reason_for_each_attack_that_nobody_runs() -> None:
     assert not running & reasons.keys()
     assert reasons["dager"] == "the inputs are no tokens"
     assert "set aside" in reasons["aai"]
+    assert reasons["records"] == "the data are no table"
+    assert reasons["dlg"] == "batches of more than 4 samples are not tried", "it says so only when it is tried"
+    assert reasons["loki"].startswith("LOKI is planted in convolutions")
+    assert "compared" in reasons["whole-determination"], "one round has no two models"
+    assert running == {"ebi", "planted-inputs"}
+
+
+@pytest.mark.slow
+def test_doctor_promises_what_the_audit_tests(tmp_path: Path) -> None:
+    lines = [f"{20 + n % 70},{'mf'[n % 2]},h{n % 3},{int(n % 70 > 30)}" for n in range(300)]
+    (tmp_path / "people.csv").write_text("\n".join(["age,sex,hospital,ill", *lines]))
+    data = {"name": "csv", "path": str(tmp_path / "people.csv"), "label": "ill", "user": "hospital"}
+    federation = {"clients": 3, "rounds": 3}
+    plan = plan_of(data=data, partition={"name": "by-user"}, federation=federation, adversary_data={"per_class": 5})
+    promised = {attack for _, attacks, _ in examine(plan).runs for attack in attacks.split(", ")}
+    result = run_audit(plan, tmp_path / "audit")
+    assert promised == {finding.attack for finding in result.findings if finding.status != "skipped"}
+
+
+def test_a_dry_run_names_no_attack_on_what_the_plan_has_not(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        'attacks = ["ebi", "dager", "tableak", "planted"]\nadversaries = ["curious-server", "malicious-server"]\n'
+        'candidates = []\n[model]\nname = "mlp"\nwidths = [8]\n[federation]\nclients = 3\nrounds = 1\n'
+    )
+    done = CliRunner().invoke(
+        app, ["audit", str(tmp_path / "plan.toml"), "--dry-run", "--json", str(tmp_path / "cost")]
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "cost").read_text())["runs"] == ["ebi/curious-server", "ebi/malicious-server"]
+    assert all(why in done.output for why in ("the inputs are no tokens", "the data are no table", "no attribute"))

@@ -45,6 +45,26 @@ def test_the_screen_prints_hostile_text_without_obeying_it(text: str, capsys: py
     assert "nothing:" not in out
 
 
-def test_progress_hands_over_every_item_and_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_line_now_and_then_says_how_far_the_work_is(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    screen = Screen(lambda: now[0])
+    with screen.bar("Trying", 60) as step:
+        for done in range(60):
+            now[0] = float(done)
+            step(done, "labels/\x1b[31mcurious-server")
+    out, err = capsys.readouterr()
+    assert (out, "\x1b" in err) == ("", False)
+    assert [line.partition(";")[0] for line in err.splitlines()] == [
+        "fedspill: Trying, 20 of 60",
+        "fedspill: Trying, 40 of 60",
+    ]
+    now[0] = 100.0
+    assert list(screen.progress(range(3), "rounds")) == [0, 1, 2]
+    assert capsys.readouterr().err == "fedspill: rounds, 0 of 3\n"
+
+
+def test_progress_hands_over_every_item_and_short_work_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert list(Screen().progress(range(3), "rounds")) == [0, 1, 2]
     assert capsys.readouterr() == ("", "")

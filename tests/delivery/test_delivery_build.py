@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,11 @@ def test_the_wheel_holds_the_bill_of_materials_and_the_tables(built: Path) -> No
         names = archive.namelist()
         (bill,) = [name for name in names if name.endswith(".dist-info/sboms/sbom.cdx.json")]
         assert json.loads(archive.read(bill))["bomFormat"] == "CycloneDX"
+        # What `pipx run` and `uvx` start: a command of the package's own name.
+        (points,) = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
+        started = re.search(r"^\[console_scripts\]\nfedspill = (\S+)$", archive.read(points).decode(), re.MULTILINE)
+        assert started is not None
+        assert callable(EntryPoint("fedspill", started[1], "console_scripts").load())
     assert "fedspill/papers/003/tables.py" in names
     assert "fedspill/py.typed" in names
 

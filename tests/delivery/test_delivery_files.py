@@ -120,6 +120,34 @@ def test_every_step_of_the_action_is_sound() -> None:
         assert checked.returncode == 0, checked.stderr
 
 
+# What GitHub's metadata syntax of actions allows, level by level; a key that it does not know fails the workflow.
+ACTION = {"name", "author", "description", "inputs", "outputs", "runs", "branding"}
+INPUT = {"description", "required", "default", "deprecationMessage"}
+STEP = {"name", "id", "if", "env", "continue-on-error"}
+COLOURS = {"white", "black", "yellow", "blue", "green", "orange", "red", "purple", "gray-dark"}
+
+
+def test_the_action_has_the_keys_that_github_knows_and_those_that_it_asks_for() -> None:
+    action = read_yaml("action.yml")
+    assert {"name", "description", "runs"} <= action.keys() <= ACTION
+    for name, given in action["inputs"].items():
+        assert re.fullmatch(r"[A-Za-z_][\w-]*", name)
+        assert {"description"} <= given.keys() <= INPUT
+        assert not (given.get("required") and "default" in given), "what must be given has no default"
+        assert isinstance(given.get("default", ""), str), "GitHub hands on text alone"
+    assert all(given.keys() == {"description", "value"} for given in action["outputs"].values())
+    assert action["runs"].keys() == {"using", "steps"}
+    for step in action["runs"]["steps"]:
+        own = {"run", "shell", "working-directory"} if "run" in step else {"uses", "with"}
+        assert ({"run", "shell"} if "run" in step else {"uses"}) <= step.keys() <= STEP | own
+        assert all(isinstance(value, str) for value in {**step.get("env", {}), **step.get("with", {})}.values())
+        if "uses" in step:
+            assert re.fullmatch(r"[\w.-]+/[\w./-]+@v\d+", step["uses"])
+    ids = [step["id"] for step in action["runs"]["steps"] if "id" in step]
+    assert set(re.findall(r"steps\.([\w-]+)\.", (ROOT / "action.yml").read_text(encoding="utf-8"))) == set(ids)
+    assert action["branding"]["color"] in COLOURS
+
+
 @pytest.mark.parametrize(("fails_on", "code"), [("", 0), ("low", 1)])
 def test_the_audit_step_hands_on_the_code_and_the_first_screen(fails_on: str, code: int, tmp_path: Path) -> None:
     """With a stand-in for the command that says how it was called: what an audit does is tested elsewhere."""

@@ -1,6 +1,7 @@
 """The gate in examples/ci passes where it should: on its own plan, with its own list of accepted findings."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from fedspill.deployment.plan import read_plan
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_text_workflow_and_test_have_the_bar_of_the_plan() -> None:
+    """A second bar beside it would be the one that somebody forgets to change."""
+    folder = ROOT / "examples" / "ci"
+    bar = read_plan(folder / "audit.toml").fail_on
+    assert bar is not None
+    level = re.compile(r"\b(low|medium|high|critical)\b", re.IGNORECASE)
+    assert set(level.findall((folder / "README.md").read_text(encoding="utf-8"))) == {bar}
+    for name in (".github/workflows/fedspill.yml", "test_audit.py"):
+        assert level.findall((folder / name).read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.slow

@@ -17,11 +17,14 @@ from fedspill.audit.leak_table import badness, headline_of, leak_rows, left_out_
 from fedspill.audit.result import (
     AccuracyFigures,
     AdversarySummary,
+    Advice,
     AuditResult,
+    ControlResult,
     DefenseCheck,
     DefensesTried,
     DefenseTrial,
     Finding,
+    LeakChange,
     Provenance,
     ScoreFigures,
     rounded,
@@ -30,6 +33,8 @@ from fedspill.audit.result_from_store import verdict
 from fedspill.audit.severity import (
     NOTICEABLE,
     RULE,
+    Severity,
+    State,
     advantage,
     lowered_by,
     possible_advantage,
@@ -43,7 +48,7 @@ from fedspill.metric import Score
 from fedspill.registry import load_leak
 from fedspill.report import comparison, html, markdown, text
 from fedspill.report.figures import percent, points
-from fedspill.report.first_screen import first_screen
+from fedspill.report.first_screen import first_screen, shown_advice
 from fedspill.threat import ADVERSARIES
 
 # Modules that are imported on the way start generators of their own, which hypothesis takes for ours.
@@ -207,6 +212,42 @@ def test_every_figure_of_the_first_screen_is_in_the_json(result: AuditResult) ->
 
 def tokens(said: str) -> set[str]:
     return {token.lstrip("+") for token in re.findall(r"[-+]?(?<![\w.])\d+(?:\.\d+)?|[-+]\d+(?:\.\d+)?", said)}
+
+
+def test_what_a_defense_leaves_undecided_does_not_read_like_a_step_down() -> None:
+    states: tuple[State, ...] = ("undecided", "not found")
+    changes = [
+        LeakChange(
+            leak=state, title=state, before=Severity.MEDIUM, after=None, state=state, advantage=0.0, adaptive=True
+        )
+        for state in states
+    ]
+    advice = Advice(
+        defenses=[],
+        changes=changes,
+        accuracy=None,
+        accuracy_change=None,
+        epsilon=None,
+        plan_lines="",
+        flower_lines="",
+    )
+    assert shown_advice(advice, None).effect == "undecided: medium, now undecided; not found: medium to not found"
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_a_self_check_that_failed_is_named(result: AuditResult) -> None:
+    def check(name: str, passed: bool) -> ControlResult:
+        return ControlResult(
+            id=name, attack=name, adversary="curious-server", passed=passed, positive=None, negative=None, why=""
+        )
+
+    checks = [check("llg/curious-server", True), check("ebi/curious-server", False)]
+    said = " ".join(text.render(result.model_copy(update={"controls": checks})).split())
+    assert "1 of 2 self-checks passed, but not ebi/curious-server;" in said
+    many = [check(f"a{number}", False) for number in range(9)]
+    said = " ".join(text.render(result.model_copy(update={"controls": many})).split())
+    assert "but not a0, a1, a2, a3, a4 and 4 more;" in said
 
 
 @lenient

@@ -214,10 +214,10 @@ def gain(changes: Sequence[LeakChange]) -> int:
 
 
 def left(change: LeakChange) -> int:
-    """The level that remains; what could not be measured counts as no better than before."""
-    if change.state in ("found", "errored"):
-        return _level(change.after if change.state == "found" else change.before)
-    return 1 if change.state == "undecided" else 0
+    """The level that remains; what could not be measured, or not be decided, counts as no better than before."""
+    if change.state in ("errored", "undecided"):
+        return _level(change.before)
+    return _level(change.after) if change.state == "found" else 0
 
 
 def unhelped(families: Sequence[LeakSummary]) -> list[str]:
@@ -226,9 +226,10 @@ def unhelped(families: Sequence[LeakSummary]) -> list[str]:
 
 
 def closes(setting: SettingSummary) -> bool:
-    """Whether it leaves next to nothing to any attack that was tried, at little cost."""
+    """Whether it surely leaves next to nothing to any attack that was tried, at little cost."""
     blind = setting.attacks > 0 and setting.blinded == setting.attacks
-    near_chance = setting.advantage is not None and (rounded(setting.advantage) or 0.0) < GOOD_ENOUGH
+    measured = setting.advantage is not None and not setting.undecided
+    near_chance = measured and (rounded(setting.advantage) or 0.0) < GOOD_ENOUGH
     return (
         setting.accuracy is not None
         and -(rounded(setting.accuracy_change) or 0.0) <= MOST_LOST

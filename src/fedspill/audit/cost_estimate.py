@@ -16,6 +16,7 @@ from fedspill.audit.process_tree import held_by
 from fedspill.audit.severity import MAY_BE_CAUGHT
 from fedspill.audit.target import Target
 from fedspill.audit.unit_needs import UnitNeeds, gpus_of
+from fedspill.audit.why_not import reason
 from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
@@ -78,7 +79,7 @@ class Estimate:
     """The matrix, and about how many recordings, attacks, minutes and bytes."""
 
     description: str
-    pairs: list[tuple[Pair, list[str]]]
+    pairs: list[tuple[Pair, str]]  # and why one does not run
     recordings: int
     attacks: int
     minutes: float
@@ -94,7 +95,7 @@ class Estimate:
         """What a program reads."""
         names = ("recordings", "attacks", "minutes", "cpu_seconds", "gpu_seconds", "memory_bytes")
         more = ("unit_memory_bytes", "gpu_memory_bytes", "disk_bytes")
-        runs = [pair.id for pair, lacks in self.pairs if not lacks]
+        runs = [pair.id for pair, why_not in self.pairs if not why_not]
         return {"description": self.description, "runs": runs} | {name: getattr(self, name) for name in names + more}
 
 
@@ -113,8 +114,8 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     deployment = Deployment.of(plan, data_dir)
     measured = _calibrated(deployment)
     candidates = candidates_of(plan)
-    pairs = [(pair, pair.lacks()) for pair in pairs_of(plan)]
-    runnable = [pair for pair, lacks in pairs if not lacks]
+    pairs = [(pair, reason(pair, deployment)) for pair in pairs_of(plan)]
+    runnable = [pair for pair, why_not in pairs if not why_not]
     together = 1 if candidates else 0
     recordings = (1 + len(candidates) + together) * plan.repeats
     attacks = plan.repeats * round((1 + together + TRIED_UNITS * len(candidates)) * len(runnable))

@@ -117,8 +117,9 @@ def best_of(points: Sequence[Point], before: Accuracy | None = None) -> Point | 
 
 
 def closing(points: Sequence[Point]) -> list[Point]:
-    """Those that bring the finding down far enough, whatever they cost."""
-    return [p for p in points if p.finding.status == "ok" and p.finding.gained < GOOD_ENOUGH and p.accuracy]
+    """Those that bring the finding down far enough, whatever they cost. What is undecided may still be as bad."""
+    decided = [point for point in points if point.finding.status == "ok" and point.finding.state != "undecided"]
+    return [point for point in decided if point.finding.gained < GOOD_ENOUGH and point.accuracy]
 
 
 def _rank(point: Point) -> tuple[float, float]:
@@ -140,12 +141,14 @@ def advice(finding: Finding, before: Accuracy | None, points: Sequence[Point], b
         least = min(measured, key=lambda p: p.finding.gained)
         dear = max(closing(points), key=_rank, default=None)
         said = (
-            f"None of the {len(points)} settings tried brings its advantage below {GOOD_ENOUGH} "
+            f"None of the {len(points)} settings tried surely brings its advantage below {GOOD_ENOUGH} "
             f"at {100 * MOST_LOST:.0f} points of accuracy or less; "
         )
         if dear is not None:
             return f"{said}the cheapest that brings it down is {dear.setting.label}{_cost(before, dear)}."
-        return f"{said}least is left by {least.setting.label}: {rounded(least.finding.gained)}{_cost(before, least)}."
+        open_ = ", undecided" if least.finding.state == "undecided" else ""
+        left = f"{rounded(least.finding.gained)}{open_}{_cost(before, least)}"
+        return f"{said}least is left by {least.setting.label}: {left}."
     knew = "against an attacker who knows it" if best.adaptive else "against an attacker who does not know of it"
     return (
         f"{best.setting.label}: {finding.level.word} to {best.finding.level.word}{_cost(before, best)}"
@@ -208,10 +211,10 @@ def _leak_advice(before: Severity, left: Sequence[SettingSummary]) -> str:
     unseen = f" No attack finds what it needs under {', '.join(blind)}." if blind else ""
     if not measured:
         return f"none of the {len(left)} settings tried could be measured.{unseen}"
-    enough = [row for row in measured if _gained(row) < GOOD_ENOUGH]
+    enough = [row for row in measured if _gained(row) < GOOD_ENOUGH and not row.undecided]
     cheap = [row for row in enough if (rounded(row.accuracy_change) or 0.0) >= -MOST_LOST]
     none = (
-        f"none of the {len(left)} settings tried brings every attack's advantage below {GOOD_ENOUGH} "
+        f"none of the {len(left)} settings tried surely brings every attack's advantage below {GOOD_ENOUGH} "
         f"at {100 * MOST_LOST:.0f} points of accuracy or less; "
     )
     if cheap:
@@ -222,7 +225,7 @@ def _leak_advice(before: Severity, left: Sequence[SettingSummary]) -> str:
         start = f"{none}the cheapest that brings it down is {best.setting}"
     else:
         best = min(measured, key=_gained)
-        start = f"{none}least is left by {best.setting}: {rounded(best.advantage)}"
+        start = f"{none}least is left by {best.setting}: {rounded(best.advantage)}{', undecided' * best.undecided}"
     knew = "attackers who know it" if best.adaptive else "attackers who do not all know of it"
     return f"{start}, accuracy {100 * (rounded(best.accuracy_change) or 0.0):+.1f} points, against {knew}.{unseen}"
 

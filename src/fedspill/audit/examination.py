@@ -1,4 +1,4 @@
-"""A plan before its audit: does one round run, which attacks would, which could not, what would one more fact add."""
+"""A plan before its audit: do its rounds run, which attacks would, which could not, what would one more fact add."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedspill.audit.attack_trial import AttackTrial
 from fedspill.audit.matrix import Pair, pairs_of
-from fedspill.audit.why_not import lacking
+from fedspill.audit.why_not import lacking, reason
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.errors import FedspillError
+from fedspill.progress import UNWATCHED, Progress
 from fedspill.registry import find
-from fedspill.trace import MemoryTrace
 
 # What a plan can say besides, in the words of a plan.
 FACTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -33,61 +34,56 @@ class Examination:
     more: list[tuple[str, list[str]]]  # one more fact, and which would run then
 
 
-def examine(plan: Plan, data_dir: Path | None = None) -> Examination:
-    """Loads everything and trains one round; errors of the user's own code are raised as they are."""
+def examine(plan: Plan, data_dir: Path | None = None, progress: Progress = UNWATCHED) -> Examination:
+    """Loads everything, trains a few rounds and tries each attack on them for a moment.
+
+    Errors of the user's own code are raised as they are.
+    """
     deployment = Deployment.of(plan, data_dir)
     pairs = pairs_of(plan)
+    fitting = [pair for pair in pairs if not reason(pair, deployment)]
+    with AttackTrial(deployment) as trial, progress.bar("Trying attacks", len(fitting)) as step:
+        rounds = trial.rounds
+        skipped: dict[str, str] = {}
+        for place, pair in enumerate(fitting):
+            step(place, pair.id)
+            skipped[pair.id] = trial.why_not(pair)
     runs: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    would_run = [pair for pair in pairs if not pair.lacks() and not _unread(pair, deployment)]
+    would_run = [pair for pair in fitting if not skipped[pair.id]]
     for pair in would_run:
         attacks, adversaries = runs.setdefault(pair.facts.leak, ({}, {}))
         attacks[pair.attack] = None
         adversaries[pair.adversary] = None
     return Examination(
         deployment.describe(),
-        tuple(_tried(deployment)),
+        tuple(_tried(deployment, rounds)),
         [[find("leaks", leak).title, ", ".join(a), ", ".join(by)] for leak, (a, by) in sorted(runs.items())],
-        _reasons(pairs, {pair.attack for pair in would_run}, deployment),
-        _more(plan, pairs),
+        _reasons(pairs, {pair.attack for pair in would_run}, skipped, deployment),
+        _more(plan, pairs, deployment),
     )
 
 
-def _unread(pair: Pair, deployment: Deployment) -> str:
-    """Why the plan's data are none that the attack reads; empty if they are."""
-    wants_tokens = pair.facts.leak == "words"
-    return "the inputs are no tokens" if wants_tokens and not deployment.dataset.train.is_text else ""
-
-
-def _reasons(pairs: list[Pair], running: set[str], deployment: Deployment) -> list[tuple[str, list[str]]]:
+def _reasons(
+    pairs: list[Pair], running: set[str], skipped: Mapping[str, str], deployment: Deployment
+) -> list[tuple[str, list[str]]]:
     """Why attacks that no adversary runs are not run: of each, what keeps the adversary that is nearest to it."""
     nearest: dict[str, tuple[int, str]] = {}
     for pair in pairs:
-        if pair.attack in running:
-            continue
-        if pair.lacks():
-            not_run = lacking(pair)
-            who = f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short
-            found = (not_run.lacks, who)
-        else:
-            found = (0, _unread(pair, deployment))
-        nearest[pair.attack] = min(nearest.get(pair.attack, found), found)
+        if pair.attack not in running:
+            lacks = lacking(pair).lacks if pair.lacks() else 0
+            found = (lacks, skipped.get(pair.id) or reason(pair, deployment))
+            nearest[pair.attack] = min(nearest.get(pair.attack, found), found)
     reasons: dict[str, list[str]] = {}
-    for attack, (_, reason) in nearest.items():
-        reasons.setdefault(reason, []).append(attack)
+    for attack, (_, why_not) in nearest.items():
+        reasons.setdefault(why_not, []).append(attack)
     return list(reasons.items())
 
 
-def _tried(deployment: Deployment) -> list[str]:
-    """One round, and what attacks look for first."""
-    heard = MemoryTrace(deployment.protocol())
-    federation = deployment.federation(heard)
-    try:
-        federation.round(0)
-    finally:
-        federation.close()
-    said = ["One round was trained: it runs."]
+def _tried(deployment: Deployment, rounds: int) -> list[str]:
+    """What was trained, and what attacks look for first."""
+    said = [f"{rounds} {'round was' if rounds == 1 else 'rounds were'} trained, and each attack was tried on them."]
     classes = len(deployment.dataset.classes)
-    if not deployment.is_vertical and heard.protocol.get("head_weight") is None:
+    if not deployment.is_vertical and deployment.protocol().get("head_weight") is None:
         said.append("No last linear layer was found: attacks that read labels in it will be skipped.")
     if deployment.dataset.train.x.dtype.is_floating_point is False:
         said.append("Inputs are whole numbers (tokens): attacks that rebuild inputs by descent will be skipped.")
@@ -96,7 +92,7 @@ def _tried(deployment: Deployment) -> list[str]:
     return said
 
 
-def _more(plan: Plan, pairs: list[Pair]) -> list[tuple[str, list[str]]]:
+def _more(plan: Plan, pairs: list[Pair], deployment: Deployment) -> list[tuple[str, list[str]]]:
     """Which attacks each fact would add."""
     now = {pair.id for pair in pairs if not pair.lacks()}
     found = []
@@ -105,7 +101,7 @@ def _more(plan: Plan, pairs: list[Pair]) -> list[tuple[str, list[str]]]:
         for part, options in change.items():
             values[part] = {**values.get(part, {}), **options}
         try:
-            then = [pair for pair in pairs_of(check_plan(values, words)) if not pair.lacks()]
+            then = [pair for pair in pairs_of(check_plan(values, words)) if not reason(pair, deployment)]
         except FedspillError:
             continue
         added = sorted({pair.attack for pair in then if pair.id not in now})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedspill.audit.matrix import Pair
 from fedspill.audit.severity import State
-from fedspill.deployment.deployment import OFFERED
+from fedspill.deployment.deployment import OFFERED, Deployment
 from fedspill.threat import ALTER_RETURNED, ALTER_TRAINING, made_for, stands_in
 
 # What an adversary may know, short enough for a cell of a table.
@@ -72,13 +72,32 @@ def lacking(pair: Pair) -> WhyNot:
     return WhyNot("not tested", short, 1)
 
 
+def reason(pair: Pair, deployment: Deployment | None = None) -> str:
+    """Why an audit does not run it, as far as one knows without trying; empty where it may run."""
+    if pair.lacks():
+        not_run = lacking(pair)
+        return f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short
+    return unread(pair, deployment) if deployment is not None else ""
+
+
+def unread(pair: Pair, deployment: Deployment) -> str:
+    """Why a plan has none of what the attack is about; empty if it has."""
+    train = deployment.dataset.train
+    absent = {
+        "words": "" if train.is_text else "the inputs are no tokens",
+        "records": "" if train.schema is not None else "the data are no table",
+        "attributes": "" if deployment.plan.targets.attribute else "the plan asks for no attribute",
+    }
+    return absent.get(pair.facts.leak, "")
+
+
 def skipped(why: str) -> str:
     """The heart of a reason that an attack gave itself when it looked at what there was."""
     sentence = re.split(r"(?<=[a-z])\. ", why)[0]
     last = re.sub(r"\s*\(.*?\)", "", sentence.rpartition(": ")[2]).rstrip(".")
     last = last if len(last) <= LONGEST else last.split(", ")[0]
     short = last if len(last) <= LONGEST else last[: LONGEST - 4].rpartition(" ")[0] + " ..."
-    return short[:1].lower() + short[1:]
+    return short if short[:2].isupper() else short[:1].lower() + short[1:]  # LOKI is a name
 
 
 def _unseen(kinds: frozenset[str]) -> str:

@@ -90,11 +90,11 @@ def _tell(screen: Screen, request: Request, json_file: Path | None) -> None:
     """What --dry-run prints, and, with --json, writes."""
     from fedspill.audit.cost_estimate import estimate
     from fedspill.audit.matrix import pairs_of
-    from fedspill.audit.why_not import lacking
+    from fedspill.audit.why_not import reason
     from fedspill.report.figures import counted
 
     if request.trace is not None:
-        pairs = [(pair, pair.lacks()) for pair in pairs_of(request.plan)]
+        pairs = [(pair, reason(pair)) for pair in pairs_of(request.plan)]
         screen.say(f"Recording {request.trace}.")
     else:
         told = estimate(request.plan, request.data_dir)
@@ -102,10 +102,9 @@ def _tell(screen: Screen, request: Request, json_file: Path | None) -> None:
         screen.say(f"{told.description}.")
     runs: dict[str, list[str]] = {}
     reasons: Counter[str] = Counter()
-    for pair, lacks in pairs:
-        if lacks:
-            not_run = lacking(pair)
-            reasons[f"{pair.adversary} {not_run.short}" if not_run.state == "cannot" else not_run.short] += 1
+    for pair, why_not in pairs:
+        if why_not:
+            reasons[why_not] += 1
         else:
             runs.setdefault(pair.id.rpartition("/")[0], []).append(pair.adversary)
     screen.table(["attack", "by"], [[attack, ", ".join(by)] for attack, by in runs.items()])

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a running audit: the matrix, filling up. Elsewhere it is quiet."""
+"""What a person at a terminal sees of a running audit: the matrix, filling up. Elsewhere, a line now and then."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class LiveMatrix(Watcher):
         if isinstance(done.job, AttackJob) and not done.job.setting.chosen:
             self._shown[done.job.pair.id] = _short(done)
         self._draw()
+        self._screen.log(f"{self._done} of {self._jobs} units; {self._last}")
 
     def ended(self) -> None:
         if self._live is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,18 +14,20 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 Item = TypeVar("Item")
+EVERY = 20.0  # seconds between two lines about progress where there is no terminal; a convention
 
 
 class Screen(Progress):
-    """Writes to the terminal; quiet about progress when there is none."""
+    """Writes to the terminal; where there is none, progress is a plain line now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
 
         self._out = Console(highlight=False, soft_wrap=True)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         if not self._out.is_terminal:
             self._out.width = max(self._out.width, 120)  # a log file does not fold
+        self._clock, self._told = clock, clock()
 
     @property
     def watched(self) -> bool:
@@ -42,6 +45,12 @@ class Screen(Progress):
 
     def error(self, text: str) -> None:
         self._err.print(f"fedspill: {plain(text)}", markup=False, style="red")
+
+    def log(self, text: str) -> None:
+        """How far the work is, on stderr, for whoever reads a log: at most a line every 20 seconds."""
+        if not self.watched and self._clock() - self._told >= EVERY:
+            self._told = self._clock()
+            self._err.print(f"fedspill: {plain(text)}", markup=False)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         from rich.table import Table
@@ -64,7 +73,10 @@ class Screen(Progress):
         """Yields the items under a progress bar where a person watches."""
         from rich.progress import track
 
-        yield from track(items, description=what, console=self._err, disable=not self._err.is_terminal, transient=True)
+        bar = track(items, description=what, console=self._err, disable=not self._err.is_terminal, transient=True)
+        for place, item in enumerate(bar):
+            self.log(f"{what}, {place} of {len(items)}")
+            yield item
 
     @contextmanager
     def bar(self, what: str, total: int) -> Iterator[Step]:
@@ -75,4 +87,9 @@ class Screen(Progress):
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), told, TimeRemainingColumn())
         with Progress(*columns, console=self._err, disable=not self.watched, transient=True) as progress:
             task = progress.add_task(plain(what), total=total, words="")
-            yield lambda done, words: progress.update(task, completed=done, words=plain(words))
+
+            def step(done: int, words: str) -> None:
+                progress.update(task, completed=done, words=plain(words))
+                self.log(f"{what}, {done} of {total}; {words}")
+
+            yield step

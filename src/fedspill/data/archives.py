@@ -73,9 +73,13 @@ def read_file(path: Path, limit: int = LIMIT) -> bytes:
 
 def read_text(path: Path) -> str:
     """The text of a plain or .gz file in UTF-8."""
-    data = read_file(path)
-    with refusing(path, "UTF-8 text"):
-        return data.decode("utf-8-sig")
+    try:
+        return read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputRefused(
+            f"{path} is truncated, damaged or not UTF-8 text.",
+            remedy="Export it as UTF-8, or turn it with `iconv -f LATIN1 -t UTF-8`.",
+        ) from None
 
 
 @contextmanager

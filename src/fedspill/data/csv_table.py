@@ -13,7 +13,7 @@ from fedspill.data.archives import read_text, refusing
 from fedspill.data.splits import split
 from fedspill.data.tables import ScaledNumbers, encode, read_csv, table_dataset
 from fedspill.dataset import Dataset, DataSource
-from fedspill.errors import InputRefused, UsageError
+from fedspill.errors import DataMissing, InputRefused, UsageError
 
 MISSING = frozenset({"", "?", "na", "nan", "null"})  # cells that stand for no number
 MOST_VALUES = 50  # of a column of words; one with more is an id or free text, and must be left out by name
@@ -21,7 +21,9 @@ MOST_VALUES = 50  # of a column of words; one with more is an id or free text, a
 
 @dataclass(frozen=True)
 class CsvTable(DataSource):
-    """Numbers get mean 0 and deviation 1, words become one column a value.
+    """Comma-separated text in UTF-8, with or without a byte order mark, plain or .gz, with a line of column names.
+
+    Numbers get mean 0 and deviation 1, words become one column a value.
 
     An empty cell (or ?, NA, NaN, null) among numbers is encoded as 0, with a yes-or-no column beside it; among words it
     is a value of its own.
@@ -43,7 +45,11 @@ class CsvTable(DataSource):
     def read(self, folder: Path) -> Dataset:
         place = next((path for path in (folder / self.path, Path(self.path)) if path.is_file()), None)
         if place is None:
-            raise self.missing(folder, [self.path])
+            raise DataMissing(
+                f"There is no table {self.path!r}: looked for {folder / self.path} and {Path.cwd() / self.path}.",
+                remedy="Expected comma-separated text in UTF-8 with a line of column names. Put it there, name its "
+                "folder with --data-dir, or write its whole path into the plan: [data] path.",
+            )
         columns = read_csv(place, self._wanted(place))
         classes, y = np.unique(columns.pop(self.label), return_inverse=True)
         if len(classes) < 2 or len(classes) > len(y) // 2:
@@ -77,7 +83,11 @@ class CsvTable(DataSource):
             header = next(csv.reader(read_text(place).splitlines()[:1], strict=True), [])
         for name in (self.label, self.user, *self.leave_out):
             if name is not None and name not in header:
-                raise UsageError(f"{place} has no column {name!r}; its columns are {', '.join(header[:20])}.")
+                other = next((sign for sign in (";", "\t", "|") if len(header) == 1 and sign in header[0]), None)
+                raise UsageError(
+                    f"{place} has no column {name!r}; its columns are {', '.join(header[:20])}.",
+                    remedy=f"They seem to be separated by {other!r}: save the table with commas." if other else "",
+                )
         kept = [name for name in header if name not in self.leave_out]
         if len(kept) <= 1 + (self.user is not None):
             raise UsageError(f"{place} has no column left to learn from.")

@@ -25,6 +25,7 @@ from fedspill.report.figures import counted, percent, points
 from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
 MOST_REPEATS = 99  # that a person would run to decide a cell
+MOST_NAMED = 5  # self-checks that failed; all are in the report
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
 
 
@@ -200,6 +201,8 @@ def _title(advice: Advice) -> str:
 
 def _moved(change: LeakChange) -> str:
     before = change.before.word if change.before is not None else "not found"
+    if change.state == "undecided":  # no step down: it may still be as bad
+        return f"{before}, now undecided"
     return f"stays {before}" if before == _left(change) else f"{before} to {_left(change)}"
 
 
@@ -295,7 +298,7 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
     seeds = len(result.provenance.seeds)
     said = [
         f"{counted(seeds, 'federation')} trained" if result.target == "plan" else "one recording",
-        f"{passed} of {counted(len(result.controls), 'self-check')} passed",
+        f"{passed} of {counted(len(result.controls), 'self-check')} passed{_failed_checks(result)}",
     ]
     who = {adversary.name: adversary.who or adversary.name for adversary in result.adversaries}
     open_to = [
@@ -324,6 +327,13 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
         f"critical from {NEARLY_ALL}"
     )
     return tuple(said)
+
+
+def _failed_checks(result: AuditResult) -> str:
+    """The self-checks that did not pass, by the ids of their findings."""
+    failed = [control.id for control in result.controls if not control.passed]
+    more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+    return f", but not {', '.join(failed[:MOST_NAMED])}{more}" if failed else ""
 
 
 def _listed(words: list[str]) -> str:
