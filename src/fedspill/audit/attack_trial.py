@@ -17,7 +17,7 @@ from fedspill.audit.why_not import skipped, unread
 from fedspill.deployment.deployment import Deployment
 from fedspill.errors import FedspillError, NotApplicable, NotKnown
 from fedspill.registry import make
-from fedspill.threat import ALTER_TRAINING
+from fedspill.threat import ALTERING
 from fedspill.trace import MemoryTrace, Trace
 from fedspill.trace_folder import FolderRecorder, FolderTrace
 
@@ -34,7 +34,7 @@ class AttackTrial:
         self.deployment = _shortened(deployment)
         self._folder = tempfile.TemporaryDirectory(prefix="fedspill-trial-")
         self._knowledge = deployment.knowledge()
-        self._altered: Trace | None = None
+        self._altered: dict[frozenset[str], Trace] = {}
         try:
             place = Path(self._folder.name) / "trace"
             keep = replace(deployment.keep(), rounds=None)  # the plan may record rounds that are not reached here
@@ -78,20 +78,22 @@ class AttackTrial:
             attack.plant(replace(model, round=attack.rounds(view).start), view, rng)
             return ""
         trace: Trace = self._trace
-        if ALTER_TRAINING in attack.needs.does:
-            trace = self._with_a_malicious_party()
+        altering = attack.needs.does & ALTERING
+        if altering:
+            trace = self._altered_by(altering)
             view = trace.view(pair.threat, me=pair.threat.me, knowledge=self._knowledge)
         guess = attack(view, seed=0)
         truth = trace.truth().beside(self.deployment.shares.clients)
         outcome = score_guess(attack.leak, guess, truth)
         return skipped(outcome.why) if outcome.status == "skipped" else ""
 
-    def _with_a_malicious_party(self) -> Trace:
-        if self._altered is None:
+    def _altered_by(self, altering: frozenset[str]) -> Trace:
+        """The same rounds with a malicious participant, trained once for all attacks that need this one."""
+        if altering not in self._altered:
             heard = MemoryTrace(self.deployment.protocol())
-            self.deployment.federation(heard, malicious_party=True).run()
-            self._altered = heard
-        return self._altered
+            self.deployment.federation(heard, altering=altering).run()
+            self._altered[altering] = heard
+        return self._altered[altering]
 
 
 def _shortened(deployment: Deployment) -> Deployment:
