@@ -14,7 +14,7 @@ from fedspill.leaks.membership.passive.sample_layers import LayerName
 
 _MOST_PLACES = 16  # of an image: with more, a record is one of many in what a place saw
 _WIDEST = 2400  # inputs, and
-_MOST_NUMBERS = 10**8  # numbers in all: beyond, it would take too long
+_MOST_NUMBERS = 5 * 10**7  # numbers in all: beyond, a round would take longer than some seconds
 
 
 @dataclass(frozen=True, eq=False)
