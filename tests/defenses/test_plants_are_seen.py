@@ -15,8 +15,15 @@ from fedspill.dataset import Examples
 from fedspill.defense import ClientContext, Verdict
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
-from fedspill.defenses.model_checks.isolating_units import contributors, fewest_between, fewest_in_pairs, look_at
+from fedspill.defenses.model_checks.isolating_units import (
+    LayerLook,
+    contributors,
+    fewest_between,
+    fewest_in_pairs,
+    look_at,
+)
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.defenses.model_checks.suspected_plant import plant_words
 from fedspill.federation.local import train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.planting.arrival import on_the_way
@@ -243,3 +250,18 @@ def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> N
     assert found[:2].tolist() == [2.0, 2.0]
     assert float(found[2]) > 5
     assert bool(torch.isinf(found[4:]).all()), "of units that all or none reach nothing is said"
+
+
+def test_a_batch_that_can_be_read_whole_is_seen_before_the_mean_over_all_sizes_shows_it() -> None:
+    first = (1.0, 0.9, 0.6, 0.4, 0.2, 0.1, 0.1, 0.1)
+    on_its_way = (1.0, 1.0, 0.7, 0.5, 0.8, 0.2, 0.1, 0.1)  # batches of 40, and of hardly any other size
+    for now, words in (
+        (first, ""),
+        (on_its_way, "80 % of a batch of 40"),
+        ((1.0,) * 8, "100 % of this client's samples"),
+    ):
+        look = LayerLook("fc1", 96, 0.1, 0.05, 0.0, now)
+        found = plant_words([look], first)
+        assert bool(found) == bool(words)
+        assert words in found
+        assert plant_words([look], (1.0,) * 8) == "", "of a first model nothing is asked"

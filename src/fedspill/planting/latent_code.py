@@ -84,7 +84,7 @@ def plant_latent_bins(layer: PlantedLayer, state: Tensors, codes: Tensor) -> Ten
     heights, rows = codes.double().mean(1), len(weight)
     thresholds = torch.quantile(heights, torch.arange(rows).to(heights) / rows)
     thresholds[0] = heights.min() - 10 * heights.std()
-    w = torch.full((rows, codes.shape[1]), 1 / codes.shape[1], dtype=torch.float64)
+    w = torch.full((rows, codes.shape[1]), 1 / codes.shape[1], dtype=torch.float64, device=codes.device)
     place_rows(weight, planted[layer.bias], torch.arange(rows), w, -thresholds, [InputPacking.flat(codes)])
     second.copy_(second.mean(1, keepdim=True).expand_as(second))
     return planted
