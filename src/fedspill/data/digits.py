@@ -12,7 +12,6 @@ from sklearn.datasets import load_digits
 from fedspill.data.images import image_dataset
 from fedspill.data.splits import split
 from fedspill.dataset import Dataset, DataSource, Examples
-from fedspill.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -26,18 +25,10 @@ class Digits(DataSource):
 
     test_share: float = 0.2
     normalize: bool = False
-    enlarge: int = 1  # pixels that each becomes, along both sides
-    black_and_white: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.enlarge <= 8:
-            raise UsageError(f"Pixels of digits become 1 to 8 along each side, got {self.enlarge}.")
 
     def read(self, folder: Path) -> Dataset:
         bunch = load_digits()
         x = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
-        x = (x > 0.5).float() if self.black_and_white else x
-        x = x.repeat_interleave(self.enlarge, 2).repeat_interleave(self.enlarge, 3)
         every = Examples(x, torch.from_numpy(bunch.target.astype(np.int64)))
         train, test = (every.take(torch.from_numpy(part)) for part in split(bunch.target, self.test_share))
         return image_dataset(self.name, tuple("0123456789"), train, test, normalize=self.normalize)
