@@ -33,7 +33,8 @@ class Zari(Attack):
     The probability of the true label, round by round, goes into a dense network with one hidden layer, which was taught
     by records that are known to be in and by others that are known to be out. In the paper the adversary reads one
     client's models and is given members of that client. Of ours a participant alone knows members: its own records,
-    which are in the global models that it receives. So it asks these. Of its own records it says nothing.
+    which are in the global models that it receives. So it asks these. Of its own records it says nothing. Width, rate
+    and steps of the classifier are ours.
     """
 
     name: ClassVar[str] = "zari"
