@@ -6,7 +6,6 @@
     python benchmarks/planted.py decoded --data fashion-mnist --rows 512 --batch 64 --batches 5 --device cuda
     python benchmarks/planted.py apart --data cifar10 --clients 100 --batch 16 --rows 256 --batches 10
     python benchmarks/planted.py module --data cifar10 --rows 256 --batch 64 --batches 10
-    python benchmarks/planted.py large --folder imagenet_samples --rows 256 --batch 32
 
 Every batch has a seed of its own, from `--first-seed` on: the network's weights, the plant's directions and the images
 are drawn anew. The server has images of the other split. Shares are of images above 30 and 60 dB after one-to-one
@@ -21,7 +20,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -362,26 +360,7 @@ def module(asked: argparse.Namespace) -> None:
                 line(title, reads, (1 - 1 / rows) ** (asked.batch - 1) if title.startswith("R") else None)
 
 
-def large(asked: argparse.Namespace) -> None:
-    """Photographs of 224 pixels, once: the server has the other half of the folder."""
-    from fedspill.data.image_folder import ImageFolder
-
-    data: Dataset = ImageFolder(path=str(Path(asked.folder)), size=224).load(None)
-    for rows in asked.rows:
-        print(f"\n{asked.folder}, {data.shape}, {rows} rows, batches of {asked.batch}")
-        header()
-        reads = []
-        for seed in asked.seeds[:1]:
-            drawn = draw(data, asked.batch, seed)
-            place = ReadingPlace.of(mlp(data.shape, rows, len(data.classes), seed), drawn.known)
-            state = dict(place.model.state_dict())
-            planted = plant_bins(place.layer, state, place.inputs(), BinDesign(), drawn.rng, [place.packing()])
-            found, seconds = read_from(place, planted, drawn, asked.device, peeled(place, asked.batch))
-            reads.append(scored(found, drawn.batch.x, True, seconds))
-        line("bins by 3, peeled", reads)
-
-
-KINDS = {kind.__name__: kind for kind in (bins, traps, steps, decoded, apart, module, large)}
+KINDS = {kind.__name__: kind for kind in (bins, traps, steps, decoded, apart, module)}
 
 
 def main() -> None:
@@ -397,7 +376,6 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--steps", type=int, default=4000, help="of training Scale-MIA's decoder")
     parser.add_argument("--first-seed", type=int, default=70_000)
-    parser.add_argument("--folder", default="imagenet_samples")
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
     asked.seeds = list(range(asked.first_seed, asked.first_seed + asked.batches))
