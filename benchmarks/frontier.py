@@ -11,19 +11,20 @@ being held against the same seed without a defense.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedspill.audit.defense_frontier import GOOD_ENOUGH, MOST_LOST
-from fedspill.audit.jobs import Record
-from fedspill.audit.recordings import AS_DEPLOYED, Setting
-from fedspill.audit.result_from_store import Assembly
-from fedspill.audit.run_audit import Quiet, Request, run_audit
+from fedspill.audit.jobs import RecordJob
+from fedspill.audit.outcomes import RecordOutcome
+from fedspill.audit.result_from_store import StoredAudit
+from fedspill.audit.run_audit import run_audit
 from fedspill.audit.store import Store
+from fedspill.audit.target import AS_DEPLOYED, DefenseSetting
 from fedspill.deployment.plan import read_plan
 from fedspill.intervals import mean_interval
 
@@ -46,12 +47,12 @@ def main() -> None:
             plan = plan.model_copy(update={"seed": asked.seed})
         folder = asked.out / f"{family}-{plan.seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        request = Request(plan, folder, data_dir=asked.data_dir)
-        result = run_audit(replace(request, plan_file=PLANS / f"{family}.toml"), Quiet())
-        print("\n".join(table(family, result, Assembly(Store(folder, create=False), folder))), flush=True)
+        run_audit(plan, folder, data_dir=asked.data_dir)
+        result = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+        print("\n".join(table(family, result, StoredAudit(Store(folder, create=False), folder))), flush=True)
 
 
-def table(family: str, result: dict[str, Any], audit: Assembly) -> list[str]:
+def table(family: str, result: dict[str, Any], audit: StoredAudit) -> list[str]:
     """Markdown: the deployment as it is, then every setting, for each attack that was tried on."""
     lines = [
         f"### {family}: {result['deployment']}; seeds {', '.join(map(str, audit.seeds))}",
@@ -65,12 +66,12 @@ def table(family: str, result: dict[str, Any], audit: Assembly) -> list[str]:
             continue
         lines.append(line(audit, AS_DEPLOYED, finding["id"], finding))
         for point in (finding["defenses"] or {"tried": []})["tried"]:
-            setting = Setting(point["defense"], tuple(sorted(point["options"].items())))
+            setting = DefenseSetting(point["defense"], tuple(sorted(point["options"].items())))
             lines.append(line(audit, setting, finding["id"], point))
     return [*lines, ""]
 
 
-def line(audit: Assembly, setting: Setting, attack: str, point: dict[str, Any]) -> str:
+def line(audit: StoredAudit, setting: DefenseSetting, attack: str, point: dict[str, Any]) -> str:
     """One setting and one attack."""
     before, after = accuracies(audit, AS_DEPLOYED), accuracies(audit, setting)
     change = [100 * (a - b) for a, b in zip(after, before, strict=True)]
@@ -90,13 +91,13 @@ def line(audit: Assembly, setting: Setting, attack: str, point: dict[str, Any]) 
     return f"| {' | '.join([*parts, ('yes' if closes else 'no') if setting.defense else ''])} |"
 
 
-def accuracies(audit: Assembly, setting: Setting) -> list[float]:
+def accuracies(audit: StoredAudit, setting: DefenseSetting) -> list[float]:
     """Of every seed."""
-    return [outcome["right"] / outcome["tested"] for outcome in _records(audit, setting)]
+    return [outcome.right / outcome.tested for outcome in _records(audit, setting)]
 
 
-def seconds(audit: Assembly, setting: Setting) -> str:
-    found = [outcome["seconds_per_round"] for outcome in _records(audit, setting)]
+def seconds(audit: StoredAudit, setting: DefenseSetting) -> str:
+    found = [outcome.seconds_per_round for outcome in _records(audit, setting)]
     return f"{sum(found) / len(found):.3f}"
 
 
@@ -105,9 +106,10 @@ def interval(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _records(audit: Assembly, setting: Setting) -> list[dict[str, Any]]:
+def _records(audit: StoredAudit, setting: DefenseSetting) -> list[RecordOutcome]:
     known = Store(audit.target.folder, create=False).results()
-    return [known[Record(setting, seed).key(audit.target.code)].outcome for seed in audit.seeds]
+    found = [known[RecordJob(setting, seed).key(audit.target.code)].outcome for seed in audit.seeds]
+    return [outcome for outcome in found if isinstance(outcome, RecordOutcome)]
 
 
 if __name__ == "__main__":
