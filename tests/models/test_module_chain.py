@@ -151,10 +151,9 @@ def read_inputs(network: type[nn.Module]) -> Outcome:
 def test_inputs_are_read_exactly_out_of_a_network_with_a_forward_of_its_own(network: type[nn.Module]) -> None:
     outcome = read_inputs(network)
     assert outcome.reading is not None
-    assert outcome.reading.summary == "4 inputs out of 2 messages, 4 of them with a certificate"
+    assert outcome.reading.summary == "6 inputs out of 2 messages, 6 of them with a certificate"
     assert outcome.reading.expects == 1.0
-    # Of one batch all, of the other the one sample that a rectified unit has for itself.
-    assert outcome.measured["inputs-recovered"].values == pytest.approx([1 / 3, 1])
+    assert outcome.measured["inputs-recovered"].values == pytest.approx([1, 1])
 
 
 def test_a_neuron_can_be_planted_in_a_network_with_a_forward_of_its_own() -> None:

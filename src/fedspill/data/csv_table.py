@@ -46,9 +46,10 @@ class CsvTable(DataSource):
         place = next((path for path in (folder / self.path, Path(self.path)) if path.is_file()), None)
         if place is None:
             raise DataMissing(
-                f"There is no table {self.path!r}: looked for {folder / self.path} and {Path.cwd() / self.path}.",
-                remedy="Expected comma-separated text in UTF-8 with a line of column names. Put it there, name its "
-                "folder with --data-dir, or write its whole path into the plan: [data] path.",
+                f"There is no table {self.path!r}: expected comma-separated text in UTF-8 with a line of column names "
+                f"as {folder / self.path} or {Path.cwd() / self.path}.",
+                remedy="It is your own file, named by the option path: put it there, name its folder with --data-dir, "
+                "or write its whole path into the plan: [data] path.",
             )
         columns = read_csv(place, self._wanted(place))
         classes, y = np.unique(columns.pop(self.label), return_inverse=True)

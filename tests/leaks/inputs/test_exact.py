@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
+from fedspill.leaks.inputs.exact.gradient_rank import room, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import leading_pair
 from fedspill.leaks.inputs.exact.match_features import known_features
 from fedspill.leaks.inputs.exact.routes import recover_exactly
@@ -331,3 +331,15 @@ def test_the_rank_is_where_singular_values_fall_and_unclear_ones_are_not_guessed
     told = truncated_svd(noise, 7, rng)
     assert told is not None
     assert told.rank == 7
+
+
+def test_where_units_sleep_the_rounding_of_a_message_is_not_taken_for_samples() -> None:
+    """Five units are awake, so that the rounding has five directions itself, and the step from it to zero is long."""
+    rng = torch.Generator().manual_seed(4)
+    deltas = torch.zeros(20, 2, dtype=torch.float64)
+    deltas[:5] = torch.randn(5, 2, generator=rng, dtype=torch.float64)
+    message = (deltas @ torch.rand(2, 12, generator=rng, dtype=torch.float64)).float().double()
+    found = truncated_svd(message, 2, rng)
+    assert found is not None
+    assert found.rank == 2
+    assert room(message) == 5

@@ -144,9 +144,9 @@ def test_more_records_than_columns_have_directions_are_told_apart_by_the_second_
 
 
 def test_records_that_fill_the_second_layer_are_not_annealed() -> None:
-    message = one_step(records(44, seed=13), torch.arange(44) % 3)
+    message = one_step(records(80, seed=13), torch.arange(80) % 3)
     rng = torch.Generator().manual_seed(1)
-    rows = truncated_svd(message.gradients["0.weight"], 44, rng)
+    rows = truncated_svd(message.gradients["0.weight"], 80, rng)
     assert rows is not None
     with pytest.raises(CannotRecover, match="too few equations"):
         annealed_records(message, rows, SCHEMA, None, rng)

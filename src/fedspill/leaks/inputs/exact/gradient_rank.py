@@ -9,6 +9,9 @@ from torch import Tensor
 
 from fedspill.observe.random_sketch import random_sketch
 
+# Of the largest direction. What is smaller is nothing in single precision; where units sleep, the rounding of a message
+# has few directions itself, and the step from it to zero is no gap between samples and rounding.
+NOTHING = 1e-9
 CLEAR = 30.0  # ratio of neighbouring singular values from which on the smaller one is rounding, not a sample
 
 
@@ -45,6 +48,11 @@ def truncated_svd(matrix: Tensor, expected: int | None, rng: torch.Generator) ->
     return _cut(left, sizes, right, rank if clear or expected is None else min(expected, most))
 
 
+def room(matrix: Tensor) -> int:
+    """How many directions a gradient could have: units that slept are rows or columns of zeros, and hold none."""
+    return min(int((matrix != 0).any(1).sum()), int((matrix != 0).any(0).sum()))
+
+
 def leading_directions(matrix: Tensor, rank: int, rng: torch.Generator) -> TruncatedSvd:
     """The `rank` largest directions."""
     return _cut(*_randomised_svd(matrix, min(*matrix.shape, rank + 8), rng), rank)
@@ -57,7 +65,7 @@ def _cut(left: Tensor, sizes: Tensor, right: Tensor, rank: int) -> TruncatedSvd:
 
 
 def _widest_gap(sizes: Tensor) -> int:
-    relative = (sizes / sizes[0]).clamp_min(1e-18)
+    relative = (sizes / sizes[0]).clamp_min(NOTHING)
     if len(sizes) < 2:
         return len(sizes)
     return int((relative[:-1] / relative[1:]).argmax()) + 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, truncated_svd
+from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
 
@@ -86,11 +86,10 @@ def gradient_bases(
         raise CannotRecover(
             f"the gradient has {first.rank} directions, so it does not come from {expected} samples in one step"
         )
-    rows, columns = gradients.first.shape
-    if first.rank >= min(rows, columns):
-        raise CannotRecover(f"{first.rank} samples fill the first layer ({rows} units, {columns} inputs)")
-    if first.rank >= min(gradients.second.shape) or not float(first.sizes[-1]) > 0:
-        raise CannotRecover(f"{first.rank} samples fill the second layer ({gradients.second.shape[0]} units)")
+    if first.rank >= room(gradients.first):
+        raise CannotRecover(f"{first.rank} samples fill the first layer, which has room for {room(gradients.first)}")
+    if first.rank >= room(gradients.second) or not float(first.sizes[-1]) > 0:
+        raise CannotRecover(f"{first.rank} samples fill the second layer, which has room for {room(gradients.second)}")
     second = leading_directions(gradients.second, first.rank, rng)
     bias_equation = None if gradients.first_bias is None else (first.left.T @ gradients.first_bias) / first.sizes
     return GradientBases(first, second, bias_equation, (second.left.T @ pair.second.weight).T)

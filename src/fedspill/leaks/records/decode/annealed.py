@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import sent_back
-from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, truncated_svd
+from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, leading_pair
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 from fedspill.table_schema import NumberField, TableField, TableSchema
@@ -59,8 +59,10 @@ def annealed_records(
     second = truncated_svd(gradient, batch, rng)
     if second is None or second.rank > batch or max(second.tail, rows.tail) > CLEAN:
         raise CannotRecover("the second layer does not have a direction for each record")
-    if min(gradient.shape) - second.rank < FEWEST_EQUATIONS:
-        raise CannotRecover(f"{batch} records leave too few equations of a second layer of {min(gradient.shape)} units")
+    if room(gradient) - second.rank < FEWEST_EQUATIONS:
+        raise CannotRecover(
+            f"{batch} records leave too few equations in a second layer with {room(gradient)} units awake"
+        )
     whole = _Condition.of(pair, rows.right, second.right)
     choices = [_Choices.of(field, rows.right, known, rng) for field in schema.fields]
     rest, idle, found, distinct = gradient, 0, list[_Record](), rows.right.new_zeros(0, schema.width)
