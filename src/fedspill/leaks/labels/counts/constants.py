@@ -97,6 +97,13 @@ class CountConstants:
     # The update by itself (update_alone.py)
     unlike_inputs: float = 0.3  # how much single samples' logits differ, over how large they are; measured with --blind
 
+    # Two classes, read of all clients of a round (two_classes.py)
+    share_points: int = 100  # shares that are weighed; convention
+    unsure_points: int = 20  # values of each of the model's two unknowns; convention
+    kinds_of_clients: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # Dirichlet: nearly one class to nearly even; convention
+    clients_differ: float = 0.05  # how far the model's answers to a class differ among clients, over g; convention
+    answer_differs: float = 0.03  # and those to mean features from the mean answer, at least; convention
+
     # Behind a known defense (defended.py, defended_layers.py, layer_signals.py)
     scales: int = 9  # tried for what clipping left, from 0.03 to 1; convention
     clean: float = 0.2  # samples of noise, below which undefended readings are as good; measured

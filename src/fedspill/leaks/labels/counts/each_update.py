@@ -18,6 +18,7 @@ from fedspill.leaks.labels.counts.readings import ReadCounts, ReadingsOf, bias_f
 from fedspill.leaks.labels.counts.returning_clients import read_together, weight_of_first
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
+from fedspill.leaks.labels.counts.two_classes import read_two_classes
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.counts.whole_counts import Steps
 from fedspill.leaks.labels.ebi import ebi_counts
@@ -53,6 +54,45 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
     plain = optimizer.name == "sgd" and (bias is None or _adds_up(layer, bias))
+    if layer.classes == 2 and probe is None and wire is None:
+        each = _two_classes(view, layer, bias, messages, plain=plain)
+    else:
+        each = _by_evidence(view, layer, bias, messages, probe, spans, wire, optimizer, plain=plain)
+    if wire is None and _are_same_samples(view, messages.values()):
+        clients = [(origin.sender, int(n)) for origin, n in zip(layer.of, layer.samples, strict=True)]
+        each = read_together(each, layer.samples, clients)
+    routes = list(each.routes)
+    notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
+    notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
+    return LabelCounts(
+        layer.of, each.counts, notes, confidence=each.expected, sure=each.sure, routes=each.routes, low=each.low,
+        high=each.high,
+    )  # fmt: skip
+
+
+def _two_classes(
+    view: View, layer: LastLayerGradients, bias: Tensor | None, messages: dict[Origin, Message], *, plain: bool
+) -> ReadCounts:
+    """Of all origins, where there are two classes and no data."""
+    answers = [_by_itself(view, [messages[origin]]) for origin in layer.of]
+    rounds = [origin.round for origin in layer.of]
+    seen = layer.weight_sums if bias is None else bias  # features are mostly of one sign
+    return read_two_classes(seen, layer.schedules, rounds, answers, plain=plain and bias is not None)
+
+
+def _by_evidence(
+    view: View,
+    layer: LastLayerGradients,
+    bias: Tensor | None,
+    messages: dict[Origin, Message],
+    probe: ModelProbe | None,
+    spans: SpanReader | None,
+    wire: KnownDefenses | None,
+    optimizer: KnownOptimizer,
+    *,
+    plain: bool,
+) -> ReadCounts:
+    """Of all origins, each by the reading that makes what was seen most likely."""
     ebi_weight = 0.5 if bias is None else _ebi_weight(layer, bias)
     through: list[ReadCounts] = []
     readings: list[ReadingsOf] = []
@@ -74,17 +114,7 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
         each = ReadingsOf.joined(readings).believed([layer.of[row].round for row in order.tolist()])
     else:
         each = ReadCounts.joined(through)
-    each = each.rows(order.argsort())
-    if wire is None and _are_same_samples(view, messages.values()):
-        clients = [(origin.sender, int(n)) for origin, n in zip(layer.of, layer.samples, strict=True)]
-        each = read_together(each, layer.samples, clients)
-    routes = list(each.routes)
-    notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
-    notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
-    return LabelCounts(
-        layer.of, each.counts, notes, confidence=each.expected, sure=each.sure, routes=each.routes, low=each.low,
-        high=each.high,
-    )  # fmt: skip
+    return each.rows(order.argsort())
 
 
 def _adds_up(layer: LastLayerGradients, bias: Tensor) -> bool:

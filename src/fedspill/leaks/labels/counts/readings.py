@@ -225,6 +225,7 @@ WORDS: dict[str, str] = {
     **{r.name: r.words for r in (MeasuredProbability, DriftLattice, TrainedModel, UnknownHardness, NegativeShares)},
     SPANNED: "factorised Bayes, and how near auxiliary samples come to what the hidden layers' changes span",
     REHEARSED: "rehearsal on auxiliary data",
+    "together": "two classes, read of all clients of a round, who were handed one model",
     "known": "estimates of each count with the noise that the known defense leaves on them",
 }
 

@@ -1,0 +1,60 @@
+"""Two classes without data: what all clients of a round say together."""
+
+import torch
+
+from fedspill.leaks.labels.counts.two_classes import read_two_classes
+from fedspill.training import Schedule
+
+SAMPLES = 320
+SHARES = torch.tensor([0.0, 0.1, 0.25, 0.4, 0.6, 0.85, 0.95, 1.0], dtype=torch.float64)
+
+
+def sent(told_apart: float, scale: float = 1.0) -> torch.Tensor:
+    """(clients, 2) what clients with these shares send, of a model that tells the classes so far apart."""
+    first = 0.4 * (1 - told_apart)  # the mean probability of the second class on samples of the first
+    moved = scale * (first - (1 - told_apart) * SHARES) * len(Schedule(SAMPLES, 32).sizes())
+    return torch.stack([-moved, moved], 1)
+
+
+def wrong(bias: torch.Tensor, *, plain: bool = True, rounds: list[int] | None = None) -> tuple[float, float]:
+    """The mean share of labels that is wrong, and that which is stated."""
+    clients = len(bias)
+    each = [Schedule(SAMPLES, 32)] * clients
+    found = read_two_classes(bias, each, rounds or [0] * clients, [None] * clients, plain=plain)
+    assert bool((found.counts.sum(1) == SAMPLES).all())
+    real = (SHARES * SAMPLES).round()
+    assert bool((found.low[:, 1] <= real).all())
+    assert bool((found.high[:, 1] >= real).all())
+    return float((found.counts[:, 1] - real).abs().mean() / SAMPLES), float(1 - found.expected.mean())
+
+
+def test_a_model_that_tells_classes_apart_is_found_out_by_its_clients_together() -> None:
+    for told_apart in (0.0, 0.5, 0.8):
+        off, stated = wrong(sent(told_apart))
+        assert off < 0.08
+        assert off < 2 * stated + 0.01
+
+
+def test_a_gradient_of_unknown_size_is_read_by_how_clients_compare() -> None:
+    off, _ = wrong(sent(0.3, scale=25.0), plain=False)
+    assert off < 0.12
+
+
+def test_one_client_alone_says_little_and_that_is_stated() -> None:
+    off, stated = wrong(sent(0.5), rounds=list(range(len(SHARES))))
+    assert stated > 0.1
+    assert stated > 1.5 * wrong(sent(0.5))[1]
+    assert off < 0.35
+
+
+def test_a_short_last_step_is_not_taken_for_another_composition() -> None:
+    """One client has a last step of one sample, which weighs as much as 32 do and happens to be of the first class."""
+    bias = sent(0.5)
+    schedules = [Schedule(SAMPLES, 32)] * (len(SHARES) - 1) + [Schedule(33, 32)]
+    bias[-1] = torch.tensor([-0.7, 0.7])  # beyond what any composition gives in the mean of full steps
+    answers = [None] * len(SHARES)
+    ragged = read_two_classes(bias, schedules, [0] * len(SHARES), answers, plain=True)
+    as_if_full = read_two_classes(bias, [*schedules[:-1], Schedule(64, 32)], [0] * len(SHARES), answers, plain=True)
+    real = (SHARES * SAMPLES).round()[:-1]
+    off, off_full = ((one.counts[:-1, 1] - real).abs().sum() for one in (ragged, as_if_full))
+    assert float(off) < float(off_full)
