@@ -57,6 +57,17 @@ def pair(shape, classes):
 def wrong_input(shape, classes):
     return nn.Linear(99, classes)
 
+class Packed(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.words = nn.Embedding(9, 4, padding_idx=0, sparse=True)
+        self.gru, self.out = nn.GRU(4, 5, batch_first=True), nn.Linear(5, classes)
+
+    def forward(self, x):
+        lengths = (x != 0).flatten(1).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(self.words(x.flatten(1)), lengths, True, enforce_sorted=False)
+        return self.out(self.gru(packed)[1][0])
+
 number = 3
 """
 
@@ -91,6 +102,14 @@ def test_two_classes_may_have_one_logit() -> None:
     assert build("custom_factories:one_logit", classes=2)(torch.ones(5, 2, 3)).shape == (5,)
     with pytest.raises(UsageError, match=r"logits of shape \(2, 4\), got \(2,\)"):
         build("custom_factories:one_logit")
+
+
+def test_a_network_that_takes_no_empty_text_and_sends_sparse_gradients_is_a_model_of_text() -> None:
+    spec = registry.make("models", "custom", {"factory": "custom_factories:Packed"})
+    assert spec.takes_text((6,), 4)
+    network = spec.build((6,), 4, seed=0)
+    network(torch.tensor([[1, 2, 0, 0, 0, 0]])).sum().backward()
+    assert network.words.weight.grad.layout is torch.strided
 
 
 def test_looking_at_the_network_keeps_its_modes() -> None:

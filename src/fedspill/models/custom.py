@@ -45,28 +45,31 @@ class CustomModel(ModelSpec):
             raise UsageError(
                 f"The factory {self.factory!r} must return a torch.nn.Module, but returned {type(network).__name__}."
             )
+        for layer in network.modules():
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                layer.sparse = False  # the same gradient, in a form that can be added, clipped and sent
         return network
 
     def takes_text(self, shape: tuple[int, ...], classes: int) -> bool:
         """Whether the network runs on whole numbers and on nothing else, as one that begins with embeddings does."""
         with torch.random.fork_rng(devices=[]):
             network = self._made(shape, classes)
-        zeros = torch.zeros(2, *shape)
-        return _fault(network, zeros) is not None and _fault(network, zeros.long()) is None
+        return _fault(network, torch.zeros(2, *shape)) is not None and _readable_text(network, shape) is not None
 
     def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-        """One pass over zeros must give a row of logits per input, or one logit where there are two classes.
+        """One pass must give a row of logits per input, or one logit where there are two classes.
 
         A model of text may give a row of logits for every place instead, to predict the token that comes next.
         """
-        zeros = torch.zeros(2, *shape)
-        error = _fault(network, zeros)
-        if error is not None and _fault(network, zeros.long()) is None:
-            zeros, error = zeros.long(), None
+        example = torch.zeros(2, *shape)
+        error = _fault(network, example)
         if error is not None:
-            raise _failed(f"The network of {self.factory!r} fails on inputs of shape {shape}", error) from error
-        output = forward_once(network, zeros)
-        if predicts_next(output, zeros):
+            text = _readable_text(network, shape)
+            if text is None:
+                raise _failed(f"The network of {self.factory!r} fails on inputs of shape {shape}", error) from error
+            example = text
+        output = forward_once(network, example)
+        if predicts_next(output, example):
             return
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         wanted: list[object] = [(2, classes)] + ([(2, 1), (2,)] if classes == 2 else [])
@@ -107,6 +110,15 @@ class CustomModel(ModelSpec):
 def predicts_next(output: object, x: Tensor) -> bool:
     """Whether the network gave logits (n, length, tokens) for the token behind each of x (n, length)."""
     return not x.is_floating_point() and isinstance(output, Tensor) and output.shape[:-1] == x.shape
+
+
+def _readable_text(network: nn.Module, shape: tuple[int, ...]) -> Tensor | None:
+    """(2, ...) whole numbers that the network runs on: of zeros, or of ones where an empty text is too little."""
+    for token in (0, 1):  # 0 is padding for most, and some networks take no text of nothing else
+        text = torch.full((2, *shape), token, dtype=torch.int64)
+        if _fault(network, text) is None:
+            return text
+    return None
 
 
 def _fault(network: nn.Module, x: Tensor) -> Exception | None:

@@ -17,6 +17,7 @@ from fedspill.leaks.words.guess import ClientText
 from fedspill.leaks.words.leak import WORDS
 from fedspill.leaks.words.moved_rows import UntouchedRows, moved_rows
 from fedspill.leaks.words.token_embedding import find_embedding
+from fedspill.leaks.words.token_rows import TokenRows
 from fedspill.messages import Message
 from fedspill.threat import needs
 from fedspill.trace import Origin, View
@@ -28,8 +29,9 @@ class EmbeddingRows(Attack):
     """Names the tokens whose rows moved. It needs to know nothing, so that anyone on the wire can do it.
 
     Weight decay moves every row by an amount that is known; noise moves every row by an amount that the rows without
-    tokens show. A head that shares the embedding's weights moves all rows too, but those of used tokens far more. Does
-    not apply where the embedding is frozen.
+    tokens show. A head that shares the embedding's weights moves all rows too, but those without a token alike. Where
+    the model hashes words, and its code is known, a word is named when all its rows moved. Does not apply where the
+    embedding is frozen.
     """
 
     name: ClassVar[str] = "embedding-rows"
@@ -41,7 +43,7 @@ class EmbeddingRows(Attack):
     def run(self, view: View, rng: torch.Generator) -> ClientText:
         messages = readable(view)
         embedding = find_embedding(view, messages)
-        untouched = UntouchedRows.known_to(view, embedding)
+        untouched, own_rows = UntouchedRows.known_to(view, embedding), TokenRows.known_to(view, embedding)
         of, found, notes = [], [], []
         for message in messages:
             who = f"{message.sender} in round {message.round} was left out: its {message.kind}"
@@ -53,12 +55,17 @@ class EmbeddingRows(Attack):
             if not bool(torch.isfinite(change.square().sum())):
                 notes.append(f"{who} has NaN, infinite or absurd values")
                 continue
-            moved = moved_rows(change - untouched.change(message), untouched.rounding(message))
+            change = change - untouched.change(message)
+            moved = moved_rows(change, untouched.rounding(message), untouched.start.get(message.round))
             if not len(moved):
                 notes.append(f"{who} does not move {embedding.name}")
                 continue
             of.append(Origin(message.round, message.sender))
-            found.append(moved[moved != embedding.padding] if embedding.padding is not None else moved)
+            moved = moved[moved != embedding.padding] if embedding.padding is not None else moved
+            found.append(moved if own_rows is None else own_rows.named(moved))
+        if of and own_rows is not None:
+            shared = len(own_rows.rows) - len(set(own_rows.rows.values()))
+            notes.append(f"rows are not words: {shared} of {len(own_rows.rows)} words share theirs with another")
         if not of:
             raise NotApplicable(f"No embedding moves. {'; '.join(notes[:2])}.")
         return ClientText(of, found, notes=notes)

@@ -13,7 +13,7 @@ from fedspill.errors import NotApplicable
 from fedspill.messages import Message
 from fedspill.trace import View
 
-_CALLED = re.compile(r"emb|wte|word|token|lookup|vocab", re.IGNORECASE)
+_CALLED = re.compile(r"emb|wte|word|tok|lookup|vocab|bag", re.IGNORECASE)
 _NO_TOKENS = re.compile(r"pos|wpe|type|segment|norm|lora", re.IGNORECASE)
 
 
@@ -46,5 +46,8 @@ def find_embedding(view: View, messages: Sequence[Message]) -> TokenEmbedding:
         }
         layers = [TokenEmbedding(name, shape) for name, shape in shapes.items()]
         if not layers:
-            raise NotApplicable("No tensor is called like an embedding of tokens: the inputs seem to be none.")
+            raise NotApplicable(
+                "No tensor is called like an embedding of tokens (emb, wte, word, tok, lookup, vocab, bag): "
+                "the inputs seem to be none."
+            )
     return max(layers, key=lambda layer: layer.shape[0])

@@ -60,18 +60,19 @@ def _read(origin: Origin, truth: Truth) -> TrueText:
         raise NotScored(f"nothing is known of the texts of {origin.sender} in round {origin.round}")
     x = truth.get(origin, "inputs")
     if x.is_floating_point() or x.ndim != 2:
-        raise NotScored("the inputs are no text")
+        raise NotScored("the inputs are no text: tokens are whole numbers (int64), a row of them for each text")
     vocabulary = truth.clients[0].vocabulary if len(truth.clients) else None
     silent = frozenset() if vocabulary is None else vocabulary.marks | {vocabulary.padding}
     pool = _others(origin, truth) if len(truth.clients) else x[:0]
     sequences = [spoken(row, silent) for row in x.tolist()]
+    used = len({token for sequence in sequences for token in sequence})
     rng = generator(0, "other texts", *origin)
     drawn = torch.randint(len(pool), (len(x),), generator=rng) if len(pool) else torch.zeros(0, dtype=torch.int64)
     heard = [spoken(row, silent) for row in pool[torch.randperm(len(pool), generator=rng)[:_MOST_HEARD]].tolist()]
     return TrueText(
         sequences,
         [spoken(row, silent) for row in pool[drawn].tolist()],
-        _commonest(pool, silent, len({token for sequence in sequences for token in sequence})),
+        _commonest(pool, silent, used) if len(pool) else _any_tokens(x, vocabulary, silent, used, rng),
         LanguageModel.of(heard).texts(len(sequences)),
         silent,
         vocabulary,
@@ -83,6 +84,15 @@ def _commonest(pool: Tensor, silent: frozenset[int], many: int) -> set[int]:
     frequency = torch.bincount(pool.flatten(), minlength=1)
     frequency[sorted(silent & set(range(len(frequency))))] = 0
     return set(frequency.topk(min(many, int((frequency > 0).sum()))).indices.tolist())
+
+
+def _any_tokens(
+    x: Tensor, vocabulary: Vocabulary | None, silent: frozenset[int], many: int, rng: torch.Generator
+) -> set[int]:
+    """As many tokens drawn from all there are: what is left to guess by where nobody holds other texts."""
+    size = len(vocabulary) if vocabulary is not None and len(vocabulary) else int(x.max()) + 1
+    drawn = torch.randperm(size, generator=rng)[: many + len(silent)].tolist()
+    return set([token for token in drawn if token not in silent][:many])
 
 
 def _others(origin: Origin, truth: Truth) -> Tensor:

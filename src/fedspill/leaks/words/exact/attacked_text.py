@@ -133,7 +133,7 @@ def attacked_texts(view: View, most: int, rng: torch.Generator, device: str) -> 
     """At most `most` messages, drawn at random among those that can be read, and notes on what was left out."""
     model: nn.Module = view.knows("architecture")()
     if not isinstance(model, TextTransformer):
-        has = any(isinstance(layer, nn.Embedding) for layer in model.modules())
+        has = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules())
         what = "is no transformer over text of a known make" if has else "has no embedding: its inputs are no tokens"
         raise NotApplicable(f"The model {what}.", remedy="embedding-rows reads any embedding." if has else "")
     messages = [message for message in readable(view) if message.kind != "aggregate"]

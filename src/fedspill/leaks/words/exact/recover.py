@@ -76,7 +76,8 @@ def used_tokens(attacked: AttackedText) -> Tensor | None:
     rows = attacked.gradients.get("wte.weight")
     if rows is None or not bool(rows.any()):
         return None
-    return moved_rows(rows.double(), torch.zeros((), device=rows.device)).cpu()
+    still = torch.zeros((), device=rows.device)
+    return moved_rows(rows.double(), still, attacked.net.wte.weight.detach().double()).cpu()
 
 
 def _cells(
