@@ -86,7 +86,15 @@ class Counting(nn.Module):
         return cast(Tensor, self.head(x * int(x.sum())))  # a line that no tracing gets through
 
 
-@pytest.mark.parametrize("network", [Functional, Residual, Deciding, AskingLength])
+class WithOptions(Functional):
+    """Activations with options of their own, and columns in another order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.leaky_relu(self.one(x[:, list(range(11, -1, -1))]), 0.3)
+        return cast(Tensor, self.head(nn.functional.elu(self.two(x), alpha=0.5)))
+
+
+@pytest.mark.parametrize("network", [Functional, Residual, Deciding, AskingLength, WithOptions])
 def test_the_parts_in_a_row_do_what_the_network_does(network: type[nn.Module]) -> None:
     model = network()
     x = torch.randn(5, 12)
@@ -97,6 +105,11 @@ def test_what_cannot_be_cut_is_one_part() -> None:
     parts = [(name, type(module).__name__) for name, module in module_chain(Residual())]
     assert [kind for _, kind in parts] == ["Flatten", "Linear", "LayerNorm", "Tanh", "GraphModule", "Linear"]
     assert [name for name, kind in parts if kind == "Linear"] == ["stem", "head"]
+
+
+def test_an_activation_keeps_its_options_and_a_choice_of_columns_is_not_taken_for_flattening() -> None:
+    kinds = [type(module).__name__ for _, module in module_chain(WithOptions())]
+    assert kinds == ["GraphModule", "Linear", "LeakyReLU", "Linear", "ELU", "Linear"]
 
 
 def test_what_the_users_code_calls_len_is_len_again_afterwards() -> None:

@@ -32,7 +32,9 @@ _SAME: dict[Any, type[nn.Module]] = {
     F.elu: nn.ELU, F.gelu: nn.GELU, F.silu: nn.SiLU, F.softplus: nn.Softplus,
     F.leaky_relu: nn.LeakyReLU,
 }  # fmt: skip
-_RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape", "size", "shape", getattr, operator.getitem)
+# Options of those functions that the module takes by the same name, in the order of the function.
+_OPTIONS: dict[Any, tuple[str, ...]] = {F.elu: ("alpha",), F.gelu: ("approximate",), F.leaky_relu: ("negative_slope",)}
+_RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 
 
 def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -144,8 +146,8 @@ def _part(model: nn.Module, number: int, incoming: fx.Node, nodes: Sequence[fx.N
         return str(first.target), model.get_submodule(str(first.target))
     if all(_is_reshape(node) for node in nodes):
         return f"flatten{number}", nn.Flatten()
-    if len(nodes) == 1 and first.target in _SAME and not _has_options(first):
-        return f"function{number}", _SAME[first.target]()
+    if len(nodes) == 1 and (same := _same_module(first)) is not None:
+        return f"function{number}", same.train(model.training)
     graph = fx.Graph()
     held: dict[fx.Node, fx.Node] = {incoming: graph.placeholder("x")}
     for node in nodes:
@@ -158,18 +160,42 @@ def _part(model: nn.Module, number: int, incoming: fx.Node, nodes: Sequence[fx.N
 
 
 def _is_reshape(node: fx.Node) -> bool:
-    """Whether it only lays samples out flat: a view to (samples, -1) or a flatten from the second axis on."""
-    if node.op == "call_module" or node.target not in _RESHAPES:
+    """Whether it only lays samples out flat: a view to (samples, -1) or a flatten from the second axis on.
+
+    Asking for a shape, and for a part of one, belongs to it; a part of the values does not.
+    """
+    if node.op == "call_module":
+        return False
+    if node.target == operator.getitem:
+        return isinstance(node.args[0], fx.Node) and _asks_for_shape(node.args[0])
+    if _asks_for_shape(node):
+        return True
+    if node.target not in _RESHAPES:
         return False
     if node.target in (torch.flatten, "flatten"):
         return (*node.args[1:], *node.kwargs.values())[:1] == (1,)
-    if node.target in ("view", "reshape", torch.reshape):
-        return len(node.args) in (2, 3) and -1 in (node.args[-1] if isinstance(node.args[-1], tuple) else node.args)
-    return True
+    return len(node.args) in (2, 3) and -1 in (node.args[-1] if isinstance(node.args[-1], tuple) else node.args)
 
 
-def _has_options(node: fx.Node) -> bool:
-    return len(node.args) > 1 or any(name != "inplace" for name in node.kwargs)
+def _asks_for_shape(node: fx.Node) -> bool:
+    return node.target == "size" or (node.target is getattr and node.args[1:] == ("shape",))
+
+
+def _same_module(node: fx.Node) -> nn.Module | None:
+    """The module that does what a function does, with its options; None where there is none.
+
+    Dropout counts as switched on: whether it is while clients train cannot be read off a graph.
+    """
+    given = {name: value for name, value in node.kwargs.items() if name != "inplace"}
+    if node.target is F.dropout:
+        share = (*node.args[1:2], given.get("p", 0.5))[0]
+        return nn.Dropout(share) if isinstance(share, float | int) else None
+    names = _OPTIONS.get(node.target, ())
+    options = dict(zip(names, node.args[1:], strict=False)) | given
+    plain = all(isinstance(value, float | int | str) for value in options.values())
+    if node.target not in _SAME or not plain or not set(options) <= set(names) or len(node.args) > len(names) + 2:
+        return None
+    return _SAME[node.target](**options)
 
 
 def _has_parameters(model: nn.Module, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from fedspill.leaks.inputs.exact.sample_roots import SpanCondition
 from fedspill.leaks.inputs.exact.two_linear_layers import PairGradients, RootSearchEffort, gradient_bases, recover_batch
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.scoring.similarity import matched, psnr
+from fedspill.leaks.inputs.search.batch_norm import BatchNorms, tracking_batch_norms
 from fedspill.trace import Origin
 from fedspill.training import Schedule
 
@@ -136,6 +138,16 @@ def test_layer_norm_between_the_layers_is_no_protection() -> None:
     assert worst(answer, x) > 50
 
 
+def test_batch_norm_that_keeps_to_its_running_statistics_is_no_protection() -> None:
+    norm = nn.BatchNorm1d(WIDTH)
+    nn.init.uniform_(norm.running_var, 0.5, 2.0)  # type: ignore[arg-type]
+    model = mlp(norm, nn.Tanh()).eval()
+    x, y = batch(4)
+    answer = answer_to(attacked_message(model, gradients(model, x, y), 4))
+    assert worst(answer, x) > 60
+    assert bool(answer.certified.all())
+
+
 @pytest.mark.parametrize("lr", [1e-3, 1e-1, 0.5])
 def test_local_steps_are_followed_one_by_one_whatever_the_drift(lr: float) -> None:
     model, (x, y) = mlp(nn.Tanh()), batch(6)
@@ -197,7 +209,9 @@ REFUSED: dict[str, tuple[nn.Module, int, str]] = {
 def test_what_exact_recovery_cannot_do_it_says(what: str) -> None:
     model, size, reason = REFUSED[what]
     x, y = batch(size)
-    answer = answer_to(attacked_message(model, gradients(model.train(), x, y), size))
+    message = attacked_message(model, gradients(model.train(), x, y), size)
+    message = replace(message, norms=BatchNorms(frozenset(tracking_batch_norms(model))))
+    answer = answer_to(message)
     assert not answer.tried
     assert not len(answer.samples)
     assert reason in answer.why

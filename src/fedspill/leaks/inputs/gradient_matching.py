@@ -191,7 +191,14 @@ def labels_from_attack(source: str, view: View, rng: torch.Generator) -> dict[Or
 
 
 def classes_of(view: View, attacked: AttackedMessage) -> int:
-    """As many as the network has logits; two for a single one."""
+    """As many as the network has logits; two for a single one. The linear layer listed last need not give them."""
+    shape = sample_shape(view, attacked)
+    if shape is not None:
+        try:
+            with torch.no_grad():
+                return max(2, int(attacked.model(torch.zeros(1, *shape, dtype=torch.float64)).flatten(1).shape[1]))
+        except Exception:  # noqa: S110 - inputs of another kind; the layers tell it then
+            pass
     last = [module for module in attacked.model.modules() if isinstance(module, nn.Linear)]
     if last:
         return max(2, last[-1].out_features)

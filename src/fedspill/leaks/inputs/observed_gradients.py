@@ -142,8 +142,11 @@ def attacked_messages(view: View, most: int, rng: torch.Generator) -> tuple[list
 
 def refuse_text(view: View, models: Mapping[int, nn.Module]) -> None:
     """Raises NotApplicable where inputs are tokens: whole numbers cannot be moved little by little."""
-    tokens = view.has("unlabelled_aux") and not view.knows("unlabelled_aux").is_floating_point()
-    if tokens or any(isinstance(_first_layer(model), nn.Embedding) for model in models.values()):
+    if view.has("unlabelled_aux"):
+        tokens = not view.knows("unlabelled_aux").is_floating_point()
+    else:
+        tokens = any(isinstance(_first_layer(model), nn.Embedding) for model in models.values())
+    if tokens:
         raise NotApplicable(
             "The inputs are tokens of a text, not measured values.", remedy="The attack words reads them."
         )

@@ -55,20 +55,24 @@ def has_convolutions(model: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv2d) for module in model.modules())
 
 
-def convolutions_below(model: nn.Module) -> Convolutions:
-    """Raises CannotRecover where the network does not begin with convolutions that a linear pair follows."""
+def convolutions_below(model: nn.Module, *, mixing: bool = True) -> Convolutions:
+    """Raises CannotRecover where the network does not begin with convolutions that a linear pair follows.
+
+    `mixing`: whether batch norms worked by the statistics of their batch.
+    """
     chain = module_chain(model)
     linear = [index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
     if len(linear) < 2:
-        raise CannotRecover("the network has fewer than two linear layers")
+        raise CannotRecover("the network does not have two linear layers, one behind the other")
     one, two = linear[:2]
     parts = [module for _, module in chain[:one]]
     if not any(isinstance(module, nn.Conv2d) for module in parts):
         raise CannotRecover("there is no convolution below the first linear layer")
     for module in parts:
-        if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.Dropout):
+        drops = isinstance(module, nn.Dropout) and module.p > 0
+        if drops or (mixing and isinstance(module, nn.modules.batchnorm._BatchNorm)):
             raise CannotRecover(f"{type(module).__name__} below the first linear layer is not undone")
-    between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]])
+    between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]], mixing=mixing)
     below = nn.Sequential(*(copy.deepcopy(module) for module in parts)).double().eval().requires_grad_(False)
     return Convolutions(below, LayerPair(linear_layer(*chain[one]), linear_layer(*chain[two]), between))
 
@@ -77,7 +81,7 @@ def batch_behind_convolutions(
     attacked: AttackedMessage, shape: tuple[int, ...], classes: int, effort: RootSearchEffort, rng: torch.Generator
 ) -> RecoveredInputs:
     """All images of one step; raises CannotRecover where the structure does not allow it."""
-    network = convolutions_below(attacked.model)
+    network = convolutions_below(attacked.model, mixing=bool(attacked.norms.by_batch))
     pair = network.pair
     units, features = pair.first.weight.shape
     room = min(units, features, len(pair.second.weight)) - 1

@@ -67,8 +67,9 @@ class PerSample(MapBetweenLayers):
         # Reverse mode gives J^T u, which is linear in u; differentiating that by u gives J times a vector.
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            dual = torch.zeros_like(z, requires_grad=True)
-            (back,) = torch.autograd.grad(self.function(z), [z], dual, create_graph=True)
+            value = self.function(z)
+            dual = torch.zeros_like(value, requires_grad=True)
+            (back,) = torch.autograd.grad(value, [z], dual, create_graph=True)
             along = columns.T[:, None].expand(-1, *z.shape)
             (product,) = torch.autograd.grad(back, [dual], along, is_grads_batched=True)
         return product.permute(1, 2, 0)
@@ -98,23 +99,26 @@ _ELEMENTWISE = (
 )
 
 
-def map_between_layers(modules: list[nn.Module]) -> MapBetweenLayers:
-    """The map that these modules make of a single sample, in float64; raises CannotRecover where there is none."""
+def map_between_layers(modules: list[nn.Module], *, mixing: bool = True) -> MapBetweenLayers:
+    """The map that these modules make of a single sample, in float64; raises CannotRecover where there is none.
+
+    `mixing`: whether batch norms worked by the statistics of their batch; else they are a factor and a summand.
+    """
     active = [module for module in modules if not isinstance(module, nn.Dropout | nn.Flatten | nn.Identity)]
     dropped = [m for m in modules if isinstance(m, nn.Dropout) and m.p > 0]
     if dropped:
         raise CannotRecover("dropout between the first two layers switches units off at random")
     for module in active:
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and mixing:
             raise CannotRecover("batch normalisation between the first two layers mixes the samples of a step")
-        if not isinstance(module, (*_ELEMENTWISE, nn.LayerNorm)):
+        if not isinstance(module, (*_ELEMENTWISE, nn.LayerNorm, nn.BatchNorm1d)):
             raise CannotRecover(
                 f"{kind_of(module)} between the first two layers is not known to treat samples one by one"
             )
     chain = nn.Sequential(*active).double().eval()
     for parameter in chain.parameters():
         parameter.requires_grad_(False)
-    kind = PerSample if any(isinstance(module, nn.LayerNorm) for module in active) else Elementwise
+    kind = PerSample if any(isinstance(module, nn.LayerNorm | nn.BatchNorm1d) for module in active) else Elementwise
     return kind(_out_of_place(chain))
 
 

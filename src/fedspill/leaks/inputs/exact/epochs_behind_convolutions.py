@@ -36,7 +36,7 @@ def epochs_behind_convolutions(
     size = attacked.samples
     if not can_be_trained_again(attacked):
         raise CannotRecover("several epochs are followed only by SGD, each step on all samples of the client")
-    network = convolutions_below(attacked.model)
+    network = convolutions_below(attacked.model, mixing=bool(attacked.norms.by_batch))
     pair = network.pair
     if size > MOST_SAMPLES or size >= min(*pair.first.weight.shape, len(pair.second.weight)):
         raise CannotRecover(f"{size} samples over several epochs are more than are sought at once")

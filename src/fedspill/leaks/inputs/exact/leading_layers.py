@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedspill.errors import NotAChain
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import MapBetweenLayers, map_between_layers
+from fedspill.models.module_chain import kind_of
 from fedspill.models.module_chain import module_chain as chain_of
 
 
@@ -33,15 +34,18 @@ class LayerPair:
     between: MapBetweenLayers
 
 
-def leading_pair(model: nn.Module) -> LayerPair:
-    """The pair of a network that starts as a chain of modules; raises CannotRecover where it has none."""
+def leading_pair(model: nn.Module, *, mixing: bool = True) -> LayerPair:
+    """The pair of a network that starts as a chain of modules; raises CannotRecover where it has none.
+
+    `mixing`: whether batch norms worked by the statistics of their batch.
+    """
     chain = module_chain(model)
     linear = [index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
     if len(linear) < 2:
-        raise CannotRecover("the network has fewer than two linear layers")
+        raise CannotRecover("the network does not have two linear layers, one behind the other")
     one, two = linear[:2]
     _refuse_layers_before(chain[:one])
-    between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]])
+    between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]], mixing=mixing)
     return LayerPair(linear_layer(*chain[one]), linear_layer(*chain[two]), between)
 
 
@@ -50,16 +54,17 @@ def first_layer(model: nn.Module) -> LinearLayer:
     chain = module_chain(model)
     one = next((index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)), None)
     if one is None:
-        raise CannotRecover("the network has no linear layer")
+        raise CannotRecover("the network has no linear layer that all goes through")
     _refuse_layers_before(chain[:one])
     return linear_layer(*chain[one])
 
 
 def _refuse_layers_before(parts: list[tuple[str, nn.Module]]) -> None:
-    if any(not isinstance(module, nn.Flatten | nn.Identity) for _, module in parts):
-        raise CannotRecover(
-            f"the first linear layer does not read the input itself ({type(parts[0][1]).__name__} comes before it)"
-        )
+    for _, module in parts:
+        if not isinstance(module, nn.Flatten | nn.Identity):
+            raise CannotRecover(
+                f"the first linear layer does not read the input itself ({kind_of(module)} comes before it)"
+            )
 
 
 def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.any_network import SAME, batch_of_any_network
 from fedspill.leaks.inputs.exact.behind_convolutions import batch_behind_convolutions, has_convolutions
 from fedspill.leaks.inputs.exact.certificate import (
     certify,
@@ -19,7 +20,7 @@ from fedspill.leaks.inputs.exact.certificate import (
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
 from fedspill.leaks.inputs.exact.epochs_behind_convolutions import epochs_behind_convolutions
 from fedspill.leaks.inputs.exact.explained_update import can_be_trained_again
-from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair, module_chain
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
 from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
 from fedspill.leaks.inputs.exact.match_features import sample_by_features
@@ -45,10 +46,47 @@ def recover_exactly(
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """Exact recovery where the network and the number of samples allow it; else the answer says why not."""
-    if attacked.samples == 1 and attacked.steps == 1:
-        return _single(attacked, shape, classes)
+    answer = _by_its_route(attacked, shape, classes, effort, rng)
+    proven = _as_it_runs(attacked, answer)
+    return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, rng)
+
+
+def _as_it_runs(attacked: AttackedMessage, answer: RecoveredInputs) -> RecoveredInputs:
+    """Withdraws certificates where the network does something else with a sample than its parts in a row.
+
+    A forward that branches is traced along one branch, and samples may take another.
+    """
+    if not bool(answer.certified.any()):
+        return answer
     try:
-        pair = leading_pair(attacked.model)
+        parts = nn.Sequential(*(module for _, module in module_chain(attacked.model)))
+    except CannotRecover:
+        return answer  # found by running the network itself
+    try:
+        with torch.no_grad():
+            traced, run = parts(answer.samples), attacked.model(answer.samples)
+    except Exception:  # whatever the user's forward does with samples that it was not written for
+        alike = torch.zeros_like(answer.certified)
+    else:
+        alike = (traced - run).flatten(1).norm(dim=1) <= SAME * run.flatten(1).norm(dim=1)
+    if bool(alike[answer.certified].all()):
+        return answer
+    why = "the network does not run on the samples found as it was traced, so that nobody vouches for them"
+    return replace(answer, certified=answer.certified & alike, why=answer.why or why)
+
+
+def _by_its_route(
+    attacked: AttackedMessage,
+    shape: tuple[int, ...] | None,
+    classes: int,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    if attacked.samples == 1 and attacked.steps == 1:
+        answer = _single(attacked, shape, classes)
+        return answer if answer.tried else _of_any_network(attacked, answer, shape, classes, rng)
+    try:
+        pair = leading_pair(attacked.model, mixing=bool(attacked.norms.by_batch))
     except CannotRecover as refusal:
         return _without_pair(attacked, refusal, shape, classes, effort, rng)
     try:
@@ -78,25 +116,38 @@ def _without_pair(
     """Networks that do not begin with two linear layers: one layer alone, or a pair behind convolutions."""
     if attacked.norms.by_batch:
         return _does_not_apply(attacked, refusal)
-    if attacked.steps > 1:
-        try:
-            if shape is not None and has_convolutions(attacked.model):
-                return epochs_behind_convolutions(attacked, shape, classes, rng)
-        except CannotRecover as other:
-            return _does_not_apply(attacked, other)
-        return _does_not_apply(attacked, refusal)
+    behind = has_convolutions(attacked.model)
     try:
-        layer = only_layer(attacked.model)
+        layer = only_layer(attacked.model) if attacked.steps == 1 else None
     except CannotRecover:
         layer = None
     try:
         if layer is not None:
             return _one_layer(attacked, layer, shape, rng)
-        if shape is not None and has_convolutions(attacked.model):
+        if shape is not None and behind and attacked.steps == 1:
             return batch_behind_convolutions(attacked, shape, classes, effort, rng)
+        if shape is not None and behind:
+            return epochs_behind_convolutions(attacked, shape, classes, rng)
     except CannotRecover as other:
-        return _does_not_apply(attacked, other)
-    return _does_not_apply(attacked, refusal)
+        refusal = other
+    answer = _does_not_apply(attacked, refusal)
+    return answer if layer is not None else _of_any_network(attacked, answer, shape, classes, rng)
+
+
+def _of_any_network(
+    attacked: AttackedMessage,
+    answer: RecoveredInputs,
+    shape: tuple[int, ...] | None,
+    classes: int,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    """What is found without taking the network apart; `answer`, which says more, where that does not apply either."""
+    if shape is None or attacked.steps > 1:
+        return answer
+    try:
+        return batch_of_any_network(attacked, shape, classes, rng)
+    except CannotRecover:
+        return answer
 
 
 def _does_not_apply(attacked: AttackedMessage, refusal: CannotRecover) -> RecoveredInputs:

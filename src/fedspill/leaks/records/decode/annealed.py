@@ -51,7 +51,7 @@ def annealed_records(
     attacked: AttackedMessage, rows: TruncatedSvd, schema: TableSchema, known: Tensor | None, rng: torch.Generator
 ) -> AnnealedRecords:
     """Of one step; `known` (n, columns) are records of the kind that the adversary has. Raises CannotRecover."""
-    pair, batch = leading_pair(attacked.model), attacked.samples
+    pair, batch = leading_pair(attacked.model, mixing=bool(attacked.norms.by_batch)), attacked.samples
     name = pair.second.weight_name
     if attacked.steps > 1 or name not in attacked.gradients:
         raise CannotRecover("records are annealed only where one step and its second layer are seen")

@@ -42,7 +42,7 @@ def choose_records(attacked: AttackedMessage, found: Tensor, rows: TruncatedSvd,
 def _by_likelihood(attacked: AttackedMessage, found: Tensor, rng: torch.Generator) -> list[int]:
     """Which record is likeliest by the second layer, then the next; in any order where there is no such layer."""
     try:
-        pair = leading_pair(attacked.model)
+        pair = leading_pair(attacked.model, mixing=bool(attacked.norms.by_batch))
     except CannotRecover:
         return list(range(len(found)))
     second = truncated_svd(attacked.gradients[pair.second.weight_name].double(), attacked.samples, rng)

@@ -1,0 +1,101 @@
+"""Batches of networks that are no chain of layers: found by running them, and vouched for by the whole gradient."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.leaks.inputs.exact.routes import recover_exactly
+from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
+from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
+from fedspill.trace import Origin
+from fedspill.training import Schedule
+
+CLASSES = 5
+ROUTE = "a layer that reads inputs, and one that is fed what is made of them"
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.one, self.two = nn.Linear(20, 32), nn.Linear(32, 32)
+        self.head, self.wide = nn.Linear(32, CLASSES), nn.Linear(20, CLASSES)
+
+    def upper(self, h: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.two(h)))
+        return out
+
+
+class AroundALayer(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.one(x.flatten(1)))
+        out: Tensor = self.head(h + torch.tanh(self.two(h))) + self.wide(x.flatten(1))
+        return out
+
+
+class ScaledInside(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x.flatten(1) - 0.4) / 0.2
+        return self.upper(torch.tanh(self.one(x))) + 0 * self.wide(x)
+
+
+class DropsAtRandom(AroundALayer):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.3, self.training))
+
+
+class ByDimensions(Layers):
+    """What it does with images is not what it does with rows, along which it is traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(1, 2) if x.ndim > 2 else x
+        x = x.reshape(x.shape[0], -1)
+        return self.upper(torch.tanh(self.one(x)))
+
+
+def found_of(network: nn.Module, x: Tensor, y: Tensor) -> RecoveredInputs:
+    """What exact recovery finds of one step of a client in training mode."""
+    network.train()
+    loss = nn.functional.cross_entropy(network(x), y)
+    names = [name for name, _ in network.named_parameters()]
+    sent = torch.autograd.grad(loss, list(network.parameters()), materialize_grads=True)
+    gradients = {name: gradient.double() for name, gradient in zip(names, sent, strict=True)}
+    model, schedule = copy.deepcopy(network).double().eval(), Schedule(len(x), len(x))
+    message = AttackedMessage(Origin(0, "client:0"), model, gradients, schedule, None, plain=True)
+    rng = torch.Generator().manual_seed(1)
+    return recover_exactly(message, tuple(x.shape[1:]), CLASSES, RootSearchEffort(), rng)
+
+
+def batch(size: int, *shape: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(4)
+    return torch.rand(size, *shape, generator=rng), torch.randint(CLASSES, (size,), generator=rng)
+
+
+@pytest.mark.parametrize("network", [AroundALayer, ScaledInside])
+@pytest.mark.parametrize("size", [1, 4])
+def test_paths_around_layers_and_scaling_inside_the_network_hide_nothing(network: type[nn.Module], size: int) -> None:
+    x, y = batch(size, 20)
+    found = found_of(network(), x, y)
+    assert len(found.samples) == size
+    assert float(torch.cdist(found.samples, x.double()).min(1).values.max()) < 1e-3
+    assert bool(found.certified.all())
+    assert found.route == ROUTE
+    assert found.labels is not None
+    assert sorted(found.labels.tolist()) == sorted(y.tolist())
+
+
+def test_samples_that_take_another_branch_than_was_traced_are_found_by_running_the_network() -> None:
+    x, y = batch(3, 4, 5)
+    found = found_of(ByDimensions(), x, y)
+    assert float(torch.cdist(found.samples.flatten(1), x.flatten(1).double()).min(1).values.max()) < 1e-3
+    assert bool(found.certified.all())
+    assert found.route == ROUTE
+
+
+def test_a_network_that_draws_at_random_while_it_trains_is_refused() -> None:
+    x, y = batch(3, 20)
+    found = found_of(DropsAtRandom(), x, y)
+    assert not found.tried
+    assert found.why.startswith("exact recovery of 3 samples does not apply")
