@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -22,6 +23,29 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def read_yaml(name: str) -> Any:
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+# What is installed with the package
+
+CALLED = {"PIL": "pillow", "sklearn": "scikit-learn"}  # where a module has another name than what is installed
+EXTRAS = {"flower": "flwr", "nvflare": "nvflare"}  # folders that only users of an engine import
+
+
+def test_everything_that_is_imported_at_once_is_asked_for_by_name() -> None:
+    """What merely comes along with something else today is missing when that no longer brings it."""
+    asked = {re.split(r"[<>=\[ ]", line)[0].lower() for line in PROJECT["dependencies"]}
+    package = ROOT / "src" / "fedspill"
+    missing = set()
+    for path in package.rglob("*.py"):
+        extra = {EXTRAS.get(path.relative_to(package).parts[0], "fedspill"), "fedspill"}
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named = [node.module]
+            for module in {name.partition(".")[0] for name in named} - sys.stdlib_module_names - extra:
+                if CALLED.get(module, module) not in asked:
+                    missing.add(f"{path.relative_to(ROOT)}: {module}")
+    assert missing == set()
 
 
 # CITATION.cff and SECURITY.md
@@ -169,6 +193,23 @@ def test_the_audit_step_hands_on_the_code_and_the_first_screen(fails_on: str, co
     assert called == f"audit my plan.toml --out fedspill-audit --workers 2{barred} --accept accept.toml"
     verdict = subprocess.run(["bash", "-c", steps()["Verdict"]["run"]], env={"CODE": str(code)}, check=False)
     assert verdict.returncode == code
+
+
+@pytest.mark.parametrize(("package", "installed"), [("", "/the/action"), ("fedspill==0.2.0", "fedspill==0.2.0")])
+def test_the_install_step_takes_the_action_itself_unless_told_otherwise(
+    package: str, installed: str, tmp_path: Path
+) -> None:
+    """Not what an index calls by that name."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\necho "$@"\n')
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PACKAGE": package, "ACTION": "/the/action"}
+    step = steps()["Install"]
+    assert step["env"]["ACTION"] == "${{ github.action_path }}"
+    said = subprocess.run(
+        ["bash", "-e", "-c", step["run"]], env=environment, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == ["-m", "pip", "install", "--quiet", installed]
 
 
 # .pre-commit-hooks.yaml

@@ -6,9 +6,8 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import Annotated, final
+from typing import TYPE_CHECKING, Annotated, final
 
-import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
@@ -16,6 +15,9 @@ from typer.main import get_command
 from fedspill.cli.terminal import Screen
 from fedspill.errors import ExitCode, FedspillError, OwnCodeFailed
 from fedspill.version import __version__
+
+if TYPE_CHECKING:
+    import click  # typer brings its own copy from some version on, so that it need not be installed
 
 # The commands, in the order of --help, with the one line that it shows; each is a function of the file of its name.
 COMMANDS = {
