@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -26,7 +27,7 @@ from fedspill.defenses.model_checks.isolating_units import (
 )
 from fedspill.defenses.model_checks.peelable_batches import SIZES, readable_shares
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
-from fedspill.defenses.model_checks.suspected_plant import looks_of, plant_words
+from fedspill.defenses.model_checks.suspected_plant import fresh_readable, looks_of, plant_words, redrawn_readable
 from fedspill.federation.local import train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.planting.arrival import on_the_way
@@ -355,3 +356,23 @@ def test_a_model_that_hardly_moved_is_not_tried_out_again_and_a_plant_that_creep
         memory, previous = dict(verdict.memory or memory), state
     assert 21 < stopped < 50
     assert len(tried) < stopped - 20
+
+
+def test_what_a_layer_behind_others_gained_is_no_plant_if_its_inputs_are_the_reason() -> None:
+    behind = LayerLook("dense", 96, 0.1, 0.05, 0.0, (1.0,) * 6, first=False)
+    at_first, all_of_it = torch.zeros(1, 6), torch.ones(6)
+    assert "on its way" in plant_words([behind], at_first, redrawn=lambda name: 0.5 * all_of_it)
+    assert plant_words([behind], at_first, redrawn=lambda name: 0.9 * all_of_it) == ""
+    own = replace(behind, first=True)
+    assert "on its way" in plant_words([own], at_first, redrawn=lambda name: all_of_it), "samples do not change"
+
+
+def test_a_layer_that_is_drawn_anew_gives_away_what_an_honest_one_does() -> None:
+    place, client = ReadingPlace.of(net(), DIGITS.test.x), ClientContext({}, net, OWN)
+    planted = traps(honest(4), place)
+    assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.9
+    fresh = fresh_readable(client)
+    assert fresh is not None
+    drawn = redrawn_readable(planted, client, place.layer.name)
+    assert abs(float(drawn[:5].mean()) - float(fresh[0, :5].mean())) < 0.2
+    assert float(drawn[4]) < 0.7

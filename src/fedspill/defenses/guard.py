@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedspill.defenses.model_checks.suspected_plant import (
     looks_of,
     plant_words,
     readable_by,
+    redrawn_readable,
 )
 from fedspill.defenses.model_checks.thresholds import History, bounds, ordinary
 from fedspill.errors import UsageError
@@ -131,7 +133,8 @@ class Guard(Defense):
             return _Examined(rows, {}, likeness)
         fresh = fresh_readable(client) if not first else None
         before = first.get(_READABLE)
-        plant = likeness or plant_words(looks, before, fresh)
+        redrawn = partial(redrawn_readable, message.tensors, client)
+        plant = likeness or plant_words(looks, before, fresh, redrawn)
         return _Examined({**rows, _READABLE: readable_by(looks)}, sketches, plant, least_readable(looks, before))
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:

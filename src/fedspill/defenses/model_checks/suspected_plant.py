@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from statistics import fmean
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspill.defense import ClientContext
 from fedspill.defenses.model_checks.isolating_units import LayerLook, look_at
@@ -56,7 +57,28 @@ def fresh_readable(client: ClientContext) -> Tensor | None:
                 if callable(draw):
                     draw()
             drawn.append(readable_by(look_at(model, client.examples)))
-    return torch.stack(drawn).amax(0)
+    return reduce(torch.fmax, drawn)  # NaN where no draw says anything
+
+
+def redrawn_readable(state: Mapping[str, Tensor], client: ClientContext, layer: str) -> Tensor:
+    """(SIZES,) the most that a layer gives away if its own parameters are drawn anew, on the inputs that it has now.
+
+    Training changes what a layer behind others reads. What a layer gives away that nobody trained or planted is then
+    due to these inputs.
+    """
+    assert client.architecture is not None
+    assert client.examples is not None
+    model = copy.deepcopy(client.architecture())
+    model.load_state_dict(dict(state), strict=False)
+    module = model.get_submodule(layer)
+    assert isinstance(module, nn.Linear)
+    drawn: list[Tensor] = []
+    with torch.random.fork_rng(devices=[]):
+        for number in range(_FRESH):
+            torch.manual_seed(number)
+            module.reset_parameters()
+            drawn += [torch.tensor(look.readable) for look in look_at(model, client.examples) if look.name == layer]
+    return reduce(torch.fmax, drawn)  # NaN where no draw says anything
 
 
 def readable_by(looks: Sequence[LayerLook]) -> Tensor:
@@ -75,18 +97,28 @@ def least_readable(looks: Sequence[LayerLook], so_far: Tensor | None) -> Tensor:
     return torch.where(less[:, None], now, so_far)
 
 
-def plant_words(looks: Sequence[LayerLook], at_first: Tensor | None, fresh: Tensor | None = None) -> str:
+def plant_words(
+    looks: Sequence[LayerLook],
+    at_first: Tensor | None,
+    fresh: Tensor | None = None,
+    redrawn: Callable[[str], Tensor] | None = None,
+) -> str:
     """The plant that a model looks like; nothing where it looks like none.
 
     at_first (layers, SIZES) is what it is held against (least_readable). A first model is held against a fresh one,
-    where a layer reads the samples themselves.
+    where a layer reads the samples themselves. What a layer behind others gained is no plant if it gives away as much
+    when it is drawn anew (redrawn_readable); that is asked only then.
     """
     found = next((words for look in looks if (words := _words(look))), "")
     if found:
         return found
     if at_first is not None and at_first.shape == (len(looks), len(SIZES)):
-        held = zip(looks, at_first, strict=True)
-        found = next((words for look, first in held if (words := _gained(look, first, wide=not look.first))), "")
+        for look, first in zip(looks, at_first, strict=True):
+            found = _gained(look, first, wide=not look.first)
+            if found and not look.first and redrawn is not None:
+                found = _gained(look, torch.fmax(first, redrawn(look.name)), wide=True)
+            if found:
+                return found
     elif fresh is not None and fresh.shape == (len(looks), len(SIZES)):
         held = zip(looks, fresh, strict=True)
         found = next((words for look, first in held if look.first and (words := _gained(look, first, wide=True))), "")
