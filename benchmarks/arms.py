@@ -37,7 +37,7 @@ from fedspill.defense import ClientContext, Defense
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
-from fedspill.defenses.model_checks.suspected_plant import likeness_words, looks_of, plant_words, readable_by
+from fedspill.defenses.model_checks.suspected_plant import least_readable, likeness_words, looks_of, plant_words
 from fedspill.defenses.wadm import Wadm
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
@@ -315,9 +315,11 @@ def frontier(asked: argparse.Namespace) -> None:
 def _is_seen(made: Federation, state: Tensors) -> bool:
     """Whether a client's guard knows the model for a plant by what it is, beside the first model it accepted."""
     client = ClientContext({}, lambda: made.model, made.own)
-    first, now = looks_of(made.states[0], client), looks_of(state, client)
+    held: Tensor | None = None
+    for accepted in made.states[: HONEST + 1]:
+        held = least_readable(looks_of(accepted, client), held)
     rows = look_at_rows(sketch_rows(state), sketch_rows(made.states[0]))
-    return bool(likeness_words(rows) or plant_words(now, readable_by(first)))
+    return bool(likeness_words(rows) or plant_words(looks_of(state, client), held))
 
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from fedspill.data.digits import Digits
 from fedspill.dataset import Examples
 from fedspill.defense import ClientContext, Verdict
+from fedspill.defenses import guard as guard_module
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
 from fedspill.defenses.model_checks.isolating_units import (
@@ -22,8 +25,9 @@ from fedspill.defenses.model_checks.isolating_units import (
     fewest_in_pairs,
     look_at,
 )
+from fedspill.defenses.model_checks.peelable_batches import SIZES, readable_shares
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
-from fedspill.defenses.model_checks.suspected_plant import plant_words
+from fedspill.defenses.model_checks.suspected_plant import fresh_readable, looks_of, plant_words, redrawn_readable
 from fedspill.federation.local import train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.planting.arrival import on_the_way
@@ -253,15 +257,122 @@ def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> N
 
 
 def test_a_batch_that_can_be_read_whole_is_seen_before_the_mean_over_all_sizes_shows_it() -> None:
-    first = (1.0, 0.9, 0.6, 0.4, 0.2, 0.1, 0.1, 0.1)
-    on_its_way = (1.0, 1.0, 0.7, 0.5, 0.8, 0.2, 0.1, 0.1)  # batches of 40, and of hardly any other size
+    first = torch.tensor([[1.0, 0.9, 0.6, 0.4, 0.2, 0.1]])
+    on_its_way = (1.0, 0.9, 0.6, 0.4, 0.8, 0.2)  # batches of 40, and of hardly any other size
     for now, words in (
-        (first, ""),
+        (tuple(first[0].tolist()), ""),
         (on_its_way, "80 % of a batch of 40"),
-        ((1.0,) * 8, "100 % of this client's samples"),
+        ((1.0,) * 6, "100 % of this client's samples"),
+        ((1.0, 1.0, math.nan, math.nan, math.nan, math.nan), ""),  # of few samples nothing is asked
     ):
         look = LayerLook("fc1", 96, 0.1, 0.05, 0.0, now)
         found = plant_words([look], first)
         assert bool(found) == bool(words)
         assert words in found
-        assert plant_words([look], (1.0,) * 8) == "", "of a first model nothing is asked"
+        assert plant_words([look], None) == "", "where nothing is known nothing is asked"
+
+
+def test_what_can_be_taken_out_is_what_peeling_by_hand_takes_out() -> None:
+    """Sample 0 is alone in the first sum, which frees 1 in the second; 2 and 3 are in no sum without each other."""
+    signals = torch.zeros(64, 4)
+    signals[0, 0] = signals[0, 1] = signals[1, 1] = 1
+    signals[2:, 2] = signals[2:, 3] = 1
+    for share, size in zip(readable_shares(signals, torch.zeros(64, 4)), SIZES, strict=True):
+        assert 0 <= share <= 2.2 / size
+    assert readable_shares(torch.eye(64), torch.zeros(64, 4)) == (1.0,) * len(SIZES)
+    assert math.isnan(readable_shares(torch.eye(20), torch.zeros(20, 4))[-1]), "too few samples for large batches"
+
+
+def test_a_first_model_with_traps_in_part_of_its_rows_is_held_against_a_fresh_one() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    rng = torch.Generator().manual_seed(0)
+    whole = plant_traps(place.layer, honest(0), place.features(), 48, "biases", rng, most=24)
+    part = {**honest(0), place.layer.bias: torch.where(torch.arange(96) % 5 < 3, whole[place.layer.bias], 0.0)}
+    assert "with an earlier or fresh model" in asked(Guard(), part, None, {}, 0).why
+
+
+def test_a_head_that_silences_others_without_muting_them_is_seen() -> None:
+    """A hundredth of what the fished sample sends is left of each other one."""
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    fished, head = fishing(honest(4), place), head_of(net())
+    mixed = {**fished, f"{head}.bias": fished[f"{head}.bias"].clone()}
+    mixed[f"{head}.weight"] = torch.where(
+        torch.arange(10)[:, None] == 3, fished[f"{head}.weight"], 0.01 * honest(4)[f"{head}.weight"]
+    )
+    assert "silences all but some" in asked(Guard(), mixed, None, {}, 0).why
+
+
+def test_what_a_rectifier_that_works_in_place_hides_is_caught() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(inplace=True), nn.Linear(96, 10))
+    model.load_state_dict(traps(honest(4), ReadingPlace.of(net(), DIGITS.test.x)))
+    assert look_at(model, OWN)[0].alone > 0.9
+
+
+def test_rows_for_the_places_of_a_sample_are_seen_too() -> None:
+    """A layer that reads each of eight rows of a picture by itself: bins for these are bins."""
+
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(8, 64), nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.two(torch.relu(self.one(x.reshape(-1, 8, 8))).mean(1))
+            return found
+
+    torch.manual_seed(0)
+    model = Places()
+    assert plant_words(look_at(model, OWN), None) == ""
+    with torch.no_grad():
+        model.one.weight[:] = 0.3
+        places = (OWN.x.reshape(-1, 8) @ model.one.weight[0]).quantile(torch.linspace(0.02, 0.98, 64))
+        model.one.bias.copy_(-places)
+        model.two.weight.copy_(model.two.weight[:, :1].expand(10, 64))
+    assert "bins, by which" in plant_words(look_at(model, OWN), None)
+
+
+def test_a_model_that_hardly_moved_is_not_tried_out_again_and_a_plant_that_creeps_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def counted(state: Tensors, client: ClientContext) -> list[LayerLook]:
+        tried.append(1)
+        return looks_of(state, client)
+
+    monkeypatch.setattr(guard_module, "looks_of", counted)
+    place, start = ReadingPlace.of(net(), DIGITS.test.x), honest(4)
+    goal, stopped = traps(start, place), 0
+    memory: dict[str, Tensor] = {}
+    previous: Tensors | None = None
+    for number in range(60):
+        state = on_the_way(start, goal, max(0, number - 20) / 40, place.layer)
+        verdict = asked(Guard(), state, previous, memory, number)
+        if number == 20:
+            assert len(tried) == 1, "the same model twenty times"
+        if verdict.action != "accept":
+            stopped = number
+            break
+        memory, previous = dict(verdict.memory or memory), state
+    assert 21 < stopped < 50
+    assert len(tried) < stopped - 20
+
+
+def test_what_a_layer_behind_others_gained_is_no_plant_if_its_inputs_are_the_reason() -> None:
+    behind = LayerLook("dense", 96, 0.1, 0.05, 0.0, (1.0,) * 6, first=False)
+    at_first, all_of_it = torch.zeros(1, 6), torch.ones(6)
+    assert "on its way" in plant_words([behind], at_first, redrawn=lambda name: 0.5 * all_of_it)
+    assert plant_words([behind], at_first, redrawn=lambda name: 0.9 * all_of_it) == ""
+    own = replace(behind, first=True)
+    assert "on its way" in plant_words([own], at_first, redrawn=lambda name: all_of_it), "samples do not change"
+
+
+def test_a_layer_that_is_drawn_anew_gives_away_what_an_honest_one_does() -> None:
+    place, client = ReadingPlace.of(net(), DIGITS.test.x), ClientContext({}, net, OWN)
+    planted = traps(honest(4), place)
+    assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.9
+    fresh = fresh_readable(client)
+    assert fresh is not None
+    drawn = redrawn_readable(planted, client, place.layer.name)
+    assert abs(float(drawn[:5].mean()) - float(fresh[0, :5].mean())) < 0.2
+    assert float(drawn[4]) < 0.7

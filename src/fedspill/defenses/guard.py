@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, final
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -18,23 +19,31 @@ from fedspill.defenses.model_checks.change_statistics import (
     layers_of,
     read_change,
 )
-from fedspill.defenses.model_checks.isolating_units import SIZES
-from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.defenses.model_checks.row_likeness import is_wide, look_at_rows, sketched, stirred
 from fedspill.defenses.model_checks.suspected_plant import (
+    fresh_readable,
+    least_readable,
     likeness_words,
     looks_of,
     plant_words,
     readable_by,
+    redrawn_readable,
 )
 from fedspill.defenses.model_checks.thresholds import History, bounds, ordinary
 from fedspill.errors import UsageError
 from fedspill.messages import Message
-from fedspill.training import Tensors
 
 _RISING, _FALLING = 0.05, 0.2  # how much of a larger or smaller step the usual step takes over
-_FIRST = "first."  # what is remembered of the first accepted model
-_READABLE = "readable"  # the share of this client's samples that it gives away
+_FIRST, _LOOKED = "first.", "looked."  # what is remembered of the first accepted model, and of the last tried out
+_READABLE = "readable"  # the share of this client's samples that models may give away
 _SLOWER = -2.3  # a smaller step, in logs, counts as that
+
+
+class _Examined(NamedTuple):
+    first: Mapping[str, Tensor]  # what to remember of this model, if it is the first
+    looked: Mapping[str, Tensor]  # and of the last one that was tried out
+    plant: str  # that this one looks like
+    least: Tensor | None = None  # what later models are held against, where this one was tried out
 
 
 @final
@@ -76,10 +85,13 @@ class Guard(Defense):
             return Verdict("refuse", fault)
         if not _is_sound(message):
             return Verdict("refuse", "it has NaN, infinite or too large values")
-        first = {} if previous is None else _first_seen(client.memory)
-        seen, plant = self._examined(message, client, first)
+        first = {} if previous is None else _kept_as(_FIRST, client.memory)
+        looked = {} if previous is None else _kept_as(_LOOKED, client.memory)
+        seen = self._examined(message, client, first, looked)
+        plant = "" if message.round in self.accept else seen.plant
         if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
-            return Verdict("refuse", _with_remedy(plant, message)) if plant else Verdict("accept", memory=_begun(seen))
+            memory = {**_kept_by(_FIRST, seen.first), **_kept_by(_LOOKED, seen.looked)}
+            return Verdict("refuse", _with_remedy(plant, message)) if plant else Verdict("accept", memory=memory)
         if plant:
             return self._alarm(message, previous, plant)
         history, usual = (History.empty(), None) if kept is None else recalled(kept)
@@ -93,19 +105,37 @@ class Guard(Defense):
         if not reading.moved:
             return ACCEPT  # the same model once more: nothing to learn from
         top = reading.stand if strange else reading.layers.first  # a person vouches for a new start
-        memory = _begun(seen if strange or not first else first)
-        memory["guard"] = _written(history.after(reading.values), reading, usual, top)
+        vouched = bool(strange or seen.plant)  # by whoever wrote the round into `accept`
+        known = first if seen.least is None else {**first, _READABLE: seen.least}
+        memory = {
+            **_kept_by(_FIRST, seen.first if vouched or not first else known),
+            **_kept_by(_LOOKED, seen.looked),
+            "guard": _written(history.after(reading.values), reading, usual, top),
+        }
         return Verdict("accept", memory=memory)
 
-    def _examined(self, message: Message, client: ClientContext, first: Mapping[str, Tensor]) -> tuple[Tensors, str]:
-        """What to remember of a first model, and which plant this one looks like, whatever brought it there."""
+    def _examined(
+        self, message: Message, client: ClientContext, first: Mapping[str, Tensor], looked: Mapping[str, Tensor]
+    ) -> _Examined:
+        """What a model shows, whatever brought it there; what is remembered of a first one, and of the last tried out.
+
+        A model that is where the last one was that was tried out is not tried again: it shows the same.
+        """
         if not self.examine:
-            return {}, ""
-        sketches = sketch_rows(message.tensors)
+            return _Examined({}, {}, "")
+        sketches = sketched(message.tensors)
+        rows = {name: sketches[name] for name in sketches if is_wide(message.tensors[name])}
+        likeness = likeness_words(look_at_rows(rows, first))
+        if looked and not stirred(sketches, looked):
+            return _Examined(rows, looked, likeness)
         looks = looks_of(message.tensors, client)
-        words = likeness_words(look_at_rows(sketches, first)) or plant_words(looks, _readable_of(first))
-        seen = {**sketches, _READABLE: torch.tensor(readable_by(looks))} if looks else sketches
-        return seen, "" if message.round in self.accept else words
+        if not looks:
+            return _Examined(rows, {}, likeness)
+        fresh = fresh_readable(client) if not first else None
+        before = first.get(_READABLE)
+        redrawn = partial(redrawn_readable, message.tensors, client)
+        plant = likeness or plant_words(looks, before, fresh, redrawn)
+        return _Examined({**rows, _READABLE: readable_by(looks)}, sketches, plant, least_readable(looks, before))
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
         why = _with_remedy(why, message)
@@ -118,19 +148,12 @@ def _with_remedy(why: str, message: Message) -> str:
     return f"{why}. To accept the model of this round, add {message.round} to the guard's `accept`"
 
 
-def _begun(seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What is kept of the first accepted model."""
-    return {f"{_FIRST}{name}": tensor for name, tensor in seen.items()}
+def _kept_by(prefix: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in seen.items()}
 
 
-def _first_seen(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(_FIRST): seen for name, seen in memory.items() if name.startswith(_FIRST)}
-
-
-def _readable_of(first: Mapping[str, Tensor]) -> list[float]:
-    """What the first model gave away; everything where it is not known, so that of a first model nothing is asked."""
-    kept = first.get(_READABLE)
-    return [1.0] * len(SIZES) if kept is None or len(kept) != len(SIZES) else kept.tolist()
+def _kept_as(prefix: str, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): seen for name, seen in memory.items() if name.startswith(prefix)}
 
 
 def _is_sound(message: Message) -> bool:

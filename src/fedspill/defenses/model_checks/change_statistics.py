@@ -13,7 +13,7 @@ from fedspill.defenses.model_checks.layer_change import FloatArray, layer_change
 
 NAMES = ("a neuron's step", "an input's step", "a layer's step", "a layer's largest neuron", "a neuron's weights")
 STILL = 1e-12  # a step below which a layer did not move
-GROWN = 0.1  # what a layer's largest neuron may grow, in logs, with every e-fold of rounds (arms.py --benign)
+_LONGEST = 64  # rounds, at most, that excuse a growth: as many as a history counts
 _FEWEST = 8  # neurons of a layer among which one can stand out
 _NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
 _COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to stand out in training: no less counts
@@ -53,15 +53,16 @@ def read_change(
     2. the same for what is read from any one input or hidden unit (the columns of a weight);
        where a layer moves less than usual, a neuron must exceed the usual step to stand out;
     3. the largest growth of any layer's step against the usual one;
-    4. the largest growth of any layer's largest neuron, weights and bias; a layer that is smaller than the middle one,
-       as those that begin with zeros are, may grow to its size;
+    4. the largest growth of any layer's largest neuron, weights and bias, beyond what the steps of its neurons in the
+       rounds between add up to, which the third bounds; a layer that is smaller than the middle one, as those that
+       begin with zeros are, may grow to its size;
     5. how much further any layer's largest neuron stands out among the others than it did in the first model.
 
     Steps are those of one round: so many rounds lead at most so many times as far.
     """
     many = math.log(rounds)
     layers = layers_of(now)
-    neurons, inputs, steps, tops, stand = [], [], [], [], []
+    neurons, inputs, steps, tops, stand, shapes = [], [], [], [], [], []
     for place, names in enumerate(layers):
         seen = layer_change([before[name] for name in names], [now[name] for name in names])
         total, top = float(np.add.reduce(seen.steps)), seen.sizes.item(-1)
@@ -74,13 +75,30 @@ def read_change(
             inputs.append(_stands_out(columns, entries, step))
         tops.append(_log_norm(top))
         stand.append(_stands_out(seen.sizes, seen.entries))
+        shapes.append(seen.entries / len(seen.sizes))
     old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
     growth = math.nan if usual is None else _most_above(steps, usual.steps)
     middle = sorted(old)[(len(old) - 1) // 2] if old else -math.inf
-    larger = _most_above(tops, [max(top, middle) for top in old]) - GROWN * many
+    before_it = [max(top, middle) for top in old]
+    went = steps if usual is None else list(map(max, steps, usual.steps))
+    ways = _ways(went, before_it, shapes, alike=usual is None)
+    longer = min(rounds, _LONGEST) - 1
+    larger = _most_above(tops, [top + math.log1p(longer * way) for top, way in zip(before_it, ways, strict=True)])
     further = _most_above(stand, [max(far, _COMMON) for far in first])
     values = (_most(neurons), _most(inputs), growth, larger, further)
     return ChangeStatistics(values, UsualLayers(steps, tops, first), stand)
+
+
+def _ways(steps: Sequence[float], tops: Sequence[float], entries: Sequence[float], *, alike: bool) -> list[float]:
+    """How far a neuron goes in a round, of each layer, as a share of its largest neuron's size.
+
+    All are in logs but the entries of a neuron. Of a layer whose usual step is not known, the middle layer's share is
+    taken (`alike`): what a layer did just now excuses nothing.
+    """
+    shares = [
+        math.sqrt(many) * math.exp(min(step - top, 0.0)) for step, top, many in zip(steps, tops, entries, strict=True)
+    ]
+    return [sorted(shares)[(len(shares) - 1) // 2]] * len(shares) if alike and shares else shares
 
 
 def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:

@@ -8,22 +8,24 @@ whatever the weights look like and however slowly they came.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch.func import functional_call
 
 from fedspill.dataset import Examples
-from fedspill.training import loss_of
+from fedspill.defenses.model_checks.peelable_batches import SIZES, readable_shares
+from fedspill.training import is_next_token, is_single, loss_of, next_tokens
 
-FEW = 5.0  # effective samples below which a sum gives single ones away
 MOST_SAMPLES = 64  # of a client's own that are looked at
+FEW = 5.0  # effective samples, of so many, below which a sum gives single ones away
 FEWEST_SAMPLES = 16  # fewer say nothing: honest units may well tell few samples apart
-SIZES = (8, 16, 24, 32, 40, 48, 56, 64)  # of batches that are tried
 MOST_UNITS = 256  # of a layer, evenly taken; a plant needs many
-_PART = 1e-3  # of the largest: a smaller part of a unit's sum is rounding
 _NOTHING = 1e-5  # of what a unit gets: a difference below is rounding
+_SILENT = 1e-6  # of what the loudest sample sends: one that sends less says nothing
 
 
 def contributors(signals: Tensor) -> Tensor:
@@ -68,7 +70,8 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     fit = s.T @ s  # (units, units) of unit j in unit i, both of norm 1
     left = (1 - fit.square()).clamp_min(0)
     cubes, squares, fourth = (s2 * s).T @ s, s2.T @ s2, s2.square().sum(0)
-    rest = fourth[:, None] - 4 * fit * cubes + 6 * fit**2 * squares - 4 * fit**3 * cubes.T + fit**4 * fourth[None]
+    # fourth_i - 4 fit cubes + 6 fit^2 squares - 4 fit^3 cubes' + fit^4 fourth_j, from the inside
+    rest = fourth[:, None] + fit * (fit * (6 * squares + fit * (fit * fourth[None] - 4 * cubes.T)) - 4 * cubes)
     many = torch.where(left > _NOTHING, left.square() / rest.clamp_min(1e-300), torch.zeros_like(left))
     nothing = s2.sum(0) < 0.5
     many[:, nothing] = torch.inf
@@ -80,33 +83,6 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(nothing, torch.full_like(found, torch.inf), found), left_over
 
 
-def readable_shares(signals: Tensor, left_over: Tensor) -> Tensor:
-    """(SIZES,) the share of samples that could be taken out one after the other, each when it is the last in some unit,
-    or in the difference of two: what a server could read at most by such readings (planting/peel.py).
-
-    signals and left_over (samples, units). How much can be read falls from all to nothing within a narrow range of
-    batch sizes, so batches of several sizes are drawn from these samples, two of each.
-    """
-    inside = torch.cat([part.abs() > _PART * part.abs().amax(0) for part in (signals.double(), left_over)], 1)
-    inside = inside[:, inside.any(0)].float()
-    places = torch.arange(len(inside))
-    batches = [chosen for size in SIZES for chosen in (places < size, places >= len(inside) - size)]
-    return _taken_out(inside, torch.stack(batches).float()).reshape(len(SIZES), 2).mean(1)
-
-
-def _taken_out(inside: Tensor, waiting: Tensor) -> Tensor:
-    """(batches,) the share of each batch that can be taken out; inside (samples, sums) says which samples are part of
-    which sums, waiting (batches, samples) who is in which batch.
-    """
-    sizes = waiting.sum(1)
-    while True:
-        last = (waiting @ inside) == 1
-        taken = (last.float() @ inside.T > 0) & (waiting > 0)
-        if not bool(taken.any()):
-            return 1 - waiting.sum(1) / sizes
-        waiting = waiting.masked_fill(taken, 0)
-
-
 @dataclass(frozen=True)
 class LayerLook:
     """What a client's own samples show of one hidden layer, as shares."""
@@ -115,74 +91,113 @@ class LayerLook:
     units: int  # that got anything
     alone: float  # of them, units that few samples reach
     pairs: float  # of them, units that few samples tell from another
-    silenced: float  # of samples that the model is wrong about, those that send nothing back
-    readable: tuple[float, ...]  # of samples that send something, those that can be taken out one by one, by SIZES
+    silenced: float  # of samples that the model is wrong about, those that others drown
+    readable: tuple[float, ...]  # of batches of SIZES, what can be taken out one by one; NaN with too few samples
     first: bool = True  # it reads the samples themselves, not what other layers make of them
 
 
 @torch.enable_grad()
-def look_at(model: nn.Module, examples: Examples) -> list[LayerLook]:
-    """Looks at every hidden linear layer of a model through at most 64 samples; nothing where there are too few."""
+def look_at(model: nn.Module, examples: Examples, state: Mapping[str, Tensor] | None = None) -> list[LayerLook]:
+    """Looks at every hidden linear layer through at most 64 samples; nothing where there are too few.
+
+    `state` is looked at in place of the model's own parameters, which stay as they are.
+    """
     if len(examples) < FEWEST_SAMPLES:
         return []
     places = torch.linspace(0, len(examples) - 1, min(len(examples), MOST_SAMPLES)).long()
     own = examples.take(places.to(examples.y.device))
     caught: dict[str, Tensor] = {}
     first: set[str] = set()
-    handles = _watch(model.eval(), own.x, caught, first)
-    try:
-        logits = model(own.x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with _evaluated(model), _watched(model, own.x, caught, first):
+        logits = functional_call(model, dict(state or {}), (own.x,))
     if not caught:
         return []
-    loss = len(own) * loss_of(logits, own.y)
+    if is_next_token(logits):
+        predicted, targets = next_tokens(logits, own)
+        loss, wrong = nn.functional.cross_entropy(predicted, targets, reduction="sum"), None
+    else:
+        loss, wrong = len(own) * loss_of(logits, own.y), _wrong(logits.detach(), own.y)
     sent = torch.autograd.grad(loss, list(caught.values()), materialize_grads=True)
-    wrong = _wrong(logits.detach(), own.y)
     looks = [_layer(name, signal.detach(), wrong) for name, signal in zip(caught, sent, strict=True)]
     return [replace(look, first=look.name in first) for look in looks]
 
 
-def _watch(model: nn.Module, x: Tensor, caught: dict[str, Tensor], first: set[str]) -> list[RemovableHandle]:
-    hidden = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)][:-1]
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and each part of it as it was afterwards."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
-    def hook(name: str) -> object:
-        def catch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            if output.ndim == 2 and output.requires_grad and name not in caught:
-                caught[name] = output
-                if inputs[0].numel() == x.numel() and torch.equal(inputs[0].detach().flatten(), x.flatten()):
-                    first.add(name)
+
+@contextmanager
+def _watched(model: nn.Module, x: Tensor, caught: dict[str, Tensor], first: set[str]) -> Iterator[None]:
+    """Catches what hidden linear layers put out, of each sample or of each of its places, (samples, ..., units)."""
+    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    trained = [(name, module) for name, module in linear[:-1] if module.weight.requires_grad]
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
+        def catch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            if output.ndim < 2 or len(output) != len(x) or name in caught:
+                return None
+            caught[name] = output if output.requires_grad else output.requires_grad_()
+            if inputs[0].numel() == x.numel() and torch.equal(inputs[0].detach().flatten(), x.flatten()):
+                first.add(name)
+            return output.clone()  # a rectifier that works in place must not change what was caught
 
         return catch
 
-    return [module.register_forward_hook(hook(name)) for name, module in hidden]  # type: ignore[arg-type]
+    handles = [module.register_forward_hook(hook(name)) for name, module in trained]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
-def _layer(name: str, signals: Tensor, wrong: Tensor) -> LayerLook:
-    """signals (samples, units), wrong (samples,) bool."""
-    sizes = signals.norm(dim=1)
-    silent = sizes <= 1e-6 * sizes.max()
-    silenced = float((silent & wrong).sum() / wrong.sum().clamp_min(1)) if int(wrong.sum()) >= FEW else 0.0
-    heard = signals[~silent]
+def _layer(name: str, signals: Tensor, wrong: Tensor | None) -> LayerLook:
+    """signals (samples, units) or (samples, places, units), wrong (samples,) bool."""
+    sizes = signals.flatten(1).norm(dim=1)
+    silenced = 0.0 if wrong is None or int(wrong.sum()) < FEW else 1 - _share_heard(sizes[wrong])
+    heard = _loudest_places(signals)[sizes > _SILENT * sizes.max()]
     # How wrong the model is about a sample says nothing about what a unit singles out, so all samples count alike.
-    even = heard / sizes[~silent, None]
-    on = even.abs().sum(0) > 0
-    even = even[:, on][:, :: max(1, int(on.sum()) // MOST_UNITS)]
+    even = heard / heard.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    even = even[:, even.abs().sum(0) > 0]
+    even = even[:, :: max(1, even.shape[1] // MOST_UNITS)]
     if even.shape[0] < 2 * FEW or even.shape[1] < 8:
         return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, (0.0,) * len(SIZES))
-    few, left_over = _pairs(even)
-    alone = contributors(even) < FEW
-    pairs = (few < FEW) & ~alone
-    readable = tuple(readable_shares(even, left_over).tolist())
-    return LayerLook(
-        name, even.shape[1], float(alone.double().mean()), float(pairs.double().mean()), silenced, readable
-    )
+    fewest, left_over = _pairs(even)
+    few = FEW * len(even) / MOST_SAMPLES  # the same share of fewer samples
+    alone = contributors(even) < few
+    pairs = (fewest < few) & ~alone
+    shares = float(alone.double().mean()), float(pairs.double().mean())
+    return LayerLook(name, even.shape[1], *shares, silenced, readable_shares(even, left_over))
+
+
+def _loudest_places(signals: Tensor) -> Tensor:
+    """(samples, units): where a sample has several places, as an image has patches, the one that sends back the most.
+
+    Such a layer is read place by place, and bins for places are as narrow for one of each sample as for all of them.
+    """
+    if signals.ndim == 2:
+        return signals
+    places = signals.flatten(1, -2)
+    loudest = places.norm(dim=2).argmax(1)
+    return places[torch.arange(len(places), device=places.device), loudest]
+
+
+def _share_heard(sizes: Tensor) -> float:
+    """How many samples effectively send something back, as a share; sizes (samples,) of what each of them sends."""
+    return float(contributors(sizes[:, None])) / len(sizes)
 
 
 def _wrong(logits: Tensor, y: Tensor) -> Tensor:
     """(samples,) whether the model gives the label less than one half."""
-    if logits.ndim == 1 or logits.shape[1] == 1:
+    if is_single(logits):
         chance = torch.sigmoid(logits.flatten())
         return torch.where(y > 0, chance, 1 - chance) < 0.5
     return torch.softmax(logits, 1).gather(1, y[:, None])[:, 0] < 0.5

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 PROJECTIONS = 8
+# Of its size, by which a weight or a bias moves before a model is tried out again. Half-way to a plant a model has gone
+# ten times as far, so that a patient one is met ten times on its way.
+_STIRRED, _SHIFTED = 0.05, 0.2
 MOST_ALIKE = 0.1  # of a layer's rows that have a parallel one; none of the benign models measured has any
 LEAST_LEFT = 0.15  # median cosine with the first model; benign training left 0.33 at least (docs/design/active.md)
 _NARROWEST, _SHORTEST = 16, 64  # rows, and weights of a row, from which on a layer is looked at
@@ -32,14 +35,36 @@ class RowLook(NamedTuple):
     turned_in: str
 
 
+def sketched(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """(rows, 8) projections of the rows of every weight, by name; what has fewer numbers is kept as it is."""
+    found = {}
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and tensor.numel():
+            rows = tensor.detach().float().cpu()
+            rows = rows.reshape(len(tensor), -1) if tensor.ndim else rows.reshape(1, 1)
+            found[name] = rows @ _projection(rows.shape[1]) if rows.shape[1] > PROJECTIONS else rows
+    return found
+
+
 def sketch_rows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """(rows, 8) projections of the rows of every weight that is large enough, by name."""
-    wide = {
-        name: tensor.detach().reshape(len(tensor), -1).float().cpu()
-        for name, tensor in state.items()
-        if tensor.is_floating_point() and tensor.ndim in (2, 4) and len(tensor) >= _NARROWEST
-    }
-    return {name: rows @ _projection(rows.shape[1]) for name, rows in wide.items() if rows.shape[1] >= _SHORTEST}
+    """The same of weights alone that have rows worth comparing."""
+    return sketched({name: tensor for name, tensor in state.items() if is_wide(tensor)})
+
+
+def is_wide(tensor: Tensor) -> bool:
+    """Whether a weight has rows that are worth comparing."""
+    long = tensor.ndim in (2, 4) and len(tensor) >= _NARROWEST and tensor[0].numel() >= _SHORTEST
+    return long and tensor.is_floating_point()
+
+
+def stirred(now: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
+    """Whether any tensor moved so far between two models that the one may show what the other does not."""
+    if now.keys() != before.keys() or any(now[name].shape != before[name].shape for name in now):
+        return True
+    return any(
+        float((rows - before[name]).norm()) > (_STIRRED if rows.shape[1] > 1 else _SHIFTED) * float(before[name].norm())
+        for name, rows in now.items()
+    )
 
 
 def look_at_rows(now: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> RowLook:
