@@ -12,6 +12,7 @@ from torch import Tensor
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, certain_below, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
+from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.next_targets import with_targets
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, as_sent, row_spaces
@@ -238,8 +239,9 @@ def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: 
         return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
     best, last = Batch([], [], float("inf")), LastBlock.of(attacked)
     sure: list[bool] = []
-    for table, parts in product((cells[0], cells[min(2, len(cells) - 1)]), TOLD_APART):
-        texts = arrange_encoder(attacked, table, spaces[0], marks, parts, rng)
+    tables = (cells[0], cells[min(2, len(cells) - 1)])
+    by_keys = texts_by_keys(attacked, tables[0], spaces[0], marks)
+    for texts in _arranged(attacked, tables, spaces[0], marks, by_keys, rng):
         batch = _explained(attacked, texts)
         if batch is None:
             best = best if best.sequences else replace(best, sequences=texts)
@@ -252,3 +254,18 @@ def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: 
     sequences = [*best.sequences, *best.others]
     certified = [*sure, *[False] * (len(sequences) - len(sure))]
     return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")
+
+
+def _arranged(
+    attacked: AttackedText,
+    tables: Sequence[Cells],
+    space: RowSpace,
+    marks: Marks,
+    by_keys: list[list[int]],
+    rng: torch.Generator,
+) -> Iterator[list[list[int]]]:
+    """Texts that keys told, and where these are too few, with them what clusters of tokens make."""
+    yield by_keys
+    for table, parts in product(tables, TOLD_APART):
+        texts = arrange_encoder(attacked, table, space, marks, parts, rng)
+        yield [*by_keys, *(one for one in texts if one not in by_keys)]
