@@ -2,6 +2,7 @@
 
     python benchmarks/words.py decoder --layers 12 --hidden 768 --heads 12 --batches 1,4,16,32 --n 20 --device cuda
     python benchmarks/words.py encoder --layers 2 --hidden 256 --heads 4 --batches 1,2,4,8 --trained 100
+    python benchmarks/words.py decoder --lora-rank 64 --batches 1,2
     python benchmarks/words.py fedavg | lora | rows | defenses | row-defenses | matched | members
 
 Every row: n batches, means, the worst exact share, how many texts were certified and how many of those are wrong (it
@@ -171,10 +172,11 @@ def recover(attacked: AttackedText, marks: Marks, seed: int, method: str = "word
 
 def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
     dataset = sentences(args, marked=not causal)
-    net = network(args, dataset, causal=causal)
+    net = network(args, dataset, causal=causal, lora_rank=args.lora_rank)
     marks = Marks.seen_in(dataset.train.x[:100], net.wte.padding_idx)
     kind = "decoder" if causal else "encoder"
     weights = f"trained {args.trained}" if args.trained else "random"
+    weights += f", LoRA r = {args.lora_rank}" if args.lora_rank else ""
     header(f"{args.method}, {kind} {args.layers} x {args.hidden}, {weights}, B (tokens)")
     for size in args.batches:
         drawn = [draw(dataset, size, number, args.first) for number in range(args.n)]
@@ -468,6 +470,7 @@ def main() -> None:
     parser.add_argument("--trained-lr", type=float, default=3e-4)
     parser.add_argument("--ranks", type=numbers, default=[4, 16, 64])
     parser.add_argument("--rounds", type=numbers, default=[1, 4, 16])
+    parser.add_argument("--lora-rank", type=int, default=0, help="of adapters in `decoder` and `encoder`; 0: none")
     parser.add_argument("--lora-lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--skip", type=int, default=0, help="rows of `rows` or `defenses` to leave out")

@@ -235,6 +235,17 @@ def test_adapters_show_more_words_the_more_rounds_are_read() -> None:
     assert many > few + 0.3
 
 
+@pytest.mark.parametrize(("rank", "found"), [(24, True), (4, False)])
+def test_the_first_gradient_of_an_adapter_tells_a_text_that_is_shorter_than_its_rank(rank: int, found: bool) -> None:
+    single = LocalTraining(algorithm="fedsgd", batch_size=1)
+    outcome = federation(single, "curious-server", "words", lora_rank=rank)
+    if found:
+        wanted = values(outcome, "token-precision", "token-recall", "exact-sequences", "certified-sequences")
+        assert wanted == [1.0, 1.0, 1.0, 1.0]
+    else:
+        assert outcome.scores["token-recall"].value < 0.2
+
+
 def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[list[int]]]:
     data = text_kit.sentences().train
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:batch]

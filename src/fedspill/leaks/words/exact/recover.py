@@ -9,6 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from fedspill.leaks.words.exact.adapter_space import adapter_space
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, certain_below, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
@@ -20,6 +21,7 @@ from fedspill.leaks.words.exact.token_test import Cells, TokenTest, every_token
 from fedspill.leaks.words.exact.wide_prefixes import grow_wide, work
 from fedspill.leaks.words.moved_rows import moved_rows
 
+FIRST = "h.0.attn.c_attn"
 # Distances, as shares of a random vector's, within which an input counts as inside: rounding first, then what local
 # steps and noise leave.
 LADDER = (1e-3, 3e-3, 1e-2, 0.03, 0.1)
@@ -48,18 +50,16 @@ def recover_text(
     used = used_tokens(attacked)
     nothing = RowSpaces([], False)
     spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else nothing
-    cells = list(_cells(attacked, spaces.likely, used, rng))
+    adapter = adapter_space(attacked, FIRST)
+    likely = spaces.likely if adapter is None else [adapter, *spaces.likely]
+    cells = list(_cells(attacked, likely, used, rng))
     tokens = used if used is not None else torch.zeros(0, dtype=torch.int64)
     if cells and used is None:
         tokens = cells[0].inside().all_tokens().cpu()
     if not cells and spaces.full:
         cells = [_every_cell(attacked, used)]
     if not cells:
-        why = (
-            "the first layer has as many inputs as dimensions"
-            if spaces.likely
-            else "nothing of the first layer was sent"
-        )
+        why = "the first layer has as many inputs as dimensions" if likely else "nothing of the first layer was sent"
         return RecoveredText(tokens, why=why)
     if not attacked.plain:
         return RecoveredText(tokens, why="the steps are not those of plain SGD, so that texts cannot be checked")
@@ -159,7 +159,9 @@ def _candidates(
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
-    if gradient is None:
+    if gradient is None:  # as with adapters on attention alone: a single text is its tokens, one at each place
+        if rest.samples == 1 and cells and cells[0].many == cells[0].places:
+            yield [[int(cells[0].tokens[place][0]) for place in range(cells[0].places)]]
         return
     rows = rest.rows_of("h.0.mlp.c_fc")
     found = RowSpaces([], False) if rows is None else row_spaces(rows)
