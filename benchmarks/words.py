@@ -2,7 +2,8 @@
 
     python benchmarks/words.py decoder --layers 12 --hidden 768 --heads 12 --batches 1,4,16,32 --n 20 --device cuda
     python benchmarks/words.py encoder --layers 2 --hidden 256 --heads 4 --batches 1,2,4,8 --trained 100
-    python benchmarks/words.py fedavg | lora | rows | defenses | matched | members
+    python benchmarks/words.py decoder --lora-rank 64 --batches 1,2
+    python benchmarks/words.py fedavg | lora | rows | defenses | row-defenses | matched | members
 
 Every row: n batches, means, the worst exact share, how many texts were certified and how many of those are wrong (it
 must be 0), and processor seconds of one batch. Batches are drawn by seed, and no constant was chosen on these seeds.
@@ -171,10 +172,11 @@ def recover(attacked: AttackedText, marks: Marks, seed: int, method: str = "word
 
 def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
     dataset = sentences(args, marked=not causal)
-    net = network(args, dataset, causal=causal)
+    net = network(args, dataset, causal=causal, lora_rank=args.lora_rank)
     marks = Marks.seen_in(dataset.train.x[:100], net.wte.padding_idx)
     kind = "decoder" if causal else "encoder"
     weights = f"trained {args.trained}" if args.trained else "random"
+    weights += f", LoRA r = {args.lora_rank}" if args.lora_rank else ""
     header(f"{args.method}, {kind} {args.layers} x {args.hidden}, {weights}, B (tokens)")
     for size in args.batches:
         drawn = [draw(dataset, size, number, args.first) for number in range(args.n)]
@@ -257,7 +259,7 @@ class Federation:
     @staticmethod
     def run(args: argparse.Namespace, plan: dict[str, Any]) -> Federation:
         deployment = Deployment.of(check_plan({"seed": args.seed, **plan}, "benchmark"), args.data_dir)
-        trace = MemoryTrace(deployment.protocol())
+        trace = MemoryTrace(deployment.protocol(), deployment.keep())
         running = deployment.federation(trace, engine="loop")
         running.run()
         return Federation(deployment, trace, accuracy(running.model, deployment.dataset.test))
@@ -314,6 +316,49 @@ def print_scores(label: str, outcome: Any, why: str, names: Sequence[str]) -> No
     values = " | ".join(f"{outcome.scores[n].value:.3f}" if n in outcome.scores else "-" for n in names)
     first = outcome.scores[names[0]]
     print(f"| {label} | {first.n} | {values} | {first.chance:.3f} |", flush=True)
+
+
+def row_defenses_table(args: argparse.Namespace) -> None:
+    """What defenses leave of the rows of averaged embeddings, and what they cost: small enough for one core."""
+    print("\n| defense | who | n | words found | precision | recall | by guessing | accuracy |")
+    print("|---|---|---|---|---|---|---|---|")
+    model = {"name": "mean-embedding", "width": 16}
+    base: dict[str, Any] = {
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
+        "model": model,
+        "partition": "iid",
+        "federation": {"clients": 40, "rounds": args.federation_rounds, "clients_per_round": 20},
+        "training": {"lr": 5.0, "batch_size": 16},
+        "record": {"rounds": [args.federation_rounds - 1]},
+    }
+    cases: dict[str, dict[str, Any]] = {
+        "none": {},
+        "embeddings frozen": {"model": {**model, "freeze_embeddings": True}},
+        "batches of 64": {"training": {**base["training"], "batch_size": 64}},
+        "noise 1e-3": noise(1e-3),
+        "noise 1e-2": noise(1e-2),
+        "noise 1e-1": noise(1e-1),
+        "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
+        "top 0.1 %": {"defenses": [{"name": "compression", "drop": 0.999}]},
+        "secure aggregation": {  # one sum a round
+            "federation": {**base["federation"], "clients_per_round": 10, "secure_aggregation": True},
+            "record": {"rounds": None},
+        },
+    }
+    for label, changes in list(cases.items())[args.skip :]:
+        threat = "curious-server-secagg" if label == "secure aggregation" else "curious-server"
+        run = Federation.run(args, {**base, **changes})
+        outcome, why = run.attacked_by("embedding-rows", threat)
+        if outcome is None or outcome.status != "ok":
+            print(
+                f"| {label} | {threat} | skipped: {(why or outcome.why)[:60]} | | | | | {run.accuracy:.3f} |",
+                flush=True,
+            )
+            continue
+        names = ("words-found", "token-precision", "token-recall")
+        values = " | ".join(f"{outcome.scores[name].value:.3f}" for name in names)
+        first = outcome.scores["words-found"]
+        print(f"| {label} | {threat} | {first.n} | {values} | {first.chance:.3f} | {run.accuracy:.3f} |", flush=True)
 
 
 def noise(sigma: float) -> dict[str, Any]:
@@ -405,7 +450,8 @@ def members_table(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "table", choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses", "matched", "members")
+        "table",
+        choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses", "row-defenses", "matched", "members"),
     )
     parser.add_argument("--data", default="rotten-tomatoes")
     parser.add_argument("--data-dir", default=None)
@@ -424,6 +470,7 @@ def main() -> None:
     parser.add_argument("--trained-lr", type=float, default=3e-4)
     parser.add_argument("--ranks", type=numbers, default=[4, 16, 64])
     parser.add_argument("--rounds", type=numbers, default=[1, 4, 16])
+    parser.add_argument("--lora-rank", type=int, default=0, help="of adapters in `decoder` and `encoder`; 0: none")
     parser.add_argument("--lora-lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--skip", type=int, default=0, help="rows of `rows` or `defenses` to leave out")
@@ -438,6 +485,7 @@ def main() -> None:
         "lora": lambda: lora_table(args),
         "rows": lambda: rows_table(args),
         "defenses": lambda: defenses_table(args),
+        "row-defenses": lambda: row_defenses_table(args),
         "matched": lambda: matched_table(args),
         "members": lambda: members_table(args),
     }

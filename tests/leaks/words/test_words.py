@@ -17,7 +17,10 @@ from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.words.exact.attacked_text import AttackedText, mean_gradient
 from fedspill.leaks.words.exact.certificate import LastBlock, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks
+from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
+from fedspill.leaks.words.exact.row_space import row_spaces
+from fedspill.leaks.words.exact.token_test import TokenTest
 from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.language_model import LanguageModel
 from fedspill.leaks.words.matched.reorderings import reordered
@@ -196,6 +199,26 @@ def test_an_encoder_tells_its_texts() -> None:
     assert outcome.scores["exact-sequences"].value >= 0.75
 
 
+def test_keys_and_queries_tell_an_encoders_texts_where_attention_is_sharp() -> None:
+    """Four texts at once, with weights that look at single tokens, as trained ones do."""
+    data = text_kit.sentences(marked=True).train
+    net = text_kit.network(name="bert", freeze_embeddings=True, hidden=128)
+    assert isinstance(net, TextTransformer)
+    with torch.no_grad():
+        for block in net.h:
+            block.attn.c_attn.weight *= 8
+    batch = data.take(torch.arange(4))
+    sent = gradient(net, batch)
+    marks = Marks.seen_in(data.x, net.wte.padding_idx)
+    message = AttackedText(Origin(0, "client:0"), net, sent, 4, 1, None, True, True, 0.0)
+    (first, *_), (fed, *_) = (row_spaces(message.rows_of(name)).likely for name in (FIRST, "h.0.mlp.c_fc"))
+    cells = TokenTest.of(net, first, torch.Generator().manual_seed(0)).within(1e-3, 10_000)
+    real = [[token for token in row if token != net.wte.padding_idx] for row in batch.x.tolist()]
+    found = texts_by_keys(message, cells, fed, marks)
+    assert all(one in real for one in found)
+    assert len(found) >= 3, "only a text that shares its words with others may be missing"
+
+
 def test_several_steps_on_all_samples_are_done_again_to_certify() -> None:
     training = LocalTraining(lr=0.01, batch_size=2, epochs=3)
     outcome = federation(training, "curious-server", "words", freeze_embeddings=True)
@@ -210,6 +233,17 @@ def test_adapters_show_more_words_the_more_rounds_are_read() -> None:
         for rounds in (1, 3)
     )
     assert many > few + 0.3
+
+
+@pytest.mark.parametrize(("rank", "found"), [(24, True), (4, False)])
+def test_the_first_gradient_of_an_adapter_tells_a_text_that_is_shorter_than_its_rank(rank: int, found: bool) -> None:
+    single = LocalTraining(algorithm="fedsgd", batch_size=1)
+    outcome = federation(single, "curious-server", "words", lora_rank=rank)
+    if found:
+        wanted = values(outcome, "token-precision", "token-recall", "exact-sequences", "certified-sequences")
+        assert wanted == [1.0, 1.0, 1.0, 1.0]
+    else:
+        assert outcome.scores["token-recall"].value < 0.2
 
 
 def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[list[int]]]:

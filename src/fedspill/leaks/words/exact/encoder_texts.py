@@ -20,7 +20,7 @@ from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of
 from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import Cells, first_norm
 
-_TIGHT = 1e-3  # distance, as a share of a random vector's, below which a token fits
+TIGHT = 1e-3  # distance, as a share of a random vector's, below which a token fits
 _TRIES, _MOVES = 20, 25  # of clustering, and single changes of repair
 _PUREST = 6  # tokens that stand for a cluster
 _AT_ONCE = 64
@@ -181,7 +181,7 @@ def _repaired(
     """The text after the single changes (another token, two swapped, shorter, longer) that bring it nearest."""
     (far,) = distances(attacked, [text], space)
     for _ in range(_MOVES):
-        if float(far.max()) < _TIGHT * space.level:
+        if float(far.max()) < TIGHT * space.level:
             break
         others = _changes(text, far, own - marks.known(), tables, marks)
         if not others:

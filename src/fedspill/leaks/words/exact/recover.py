@@ -9,9 +9,11 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from fedspill.leaks.words.exact.adapter_space import adapter_space
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, certain_below, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
+from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.next_targets import with_targets
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, as_sent, row_spaces
@@ -19,6 +21,7 @@ from fedspill.leaks.words.exact.token_test import Cells, TokenTest, every_token
 from fedspill.leaks.words.exact.wide_prefixes import grow_wide, work
 from fedspill.leaks.words.moved_rows import moved_rows
 
+FIRST = "h.0.attn.c_attn"
 # Distances, as shares of a random vector's, within which an input counts as inside: rounding first, then what local
 # steps and noise leave.
 LADDER = (1e-3, 3e-3, 1e-2, 0.03, 0.1)
@@ -47,18 +50,16 @@ def recover_text(
     used = used_tokens(attacked)
     nothing = RowSpaces([], False)
     spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else nothing
-    cells = list(_cells(attacked, spaces.likely, used, rng))
+    adapter = adapter_space(attacked, FIRST)
+    likely = spaces.likely if adapter is None else [adapter, *spaces.likely]
+    cells = list(_cells(attacked, likely, used, rng))
     tokens = used if used is not None else torch.zeros(0, dtype=torch.int64)
     if cells and used is None:
         tokens = cells[0].inside().all_tokens().cpu()
     if not cells and spaces.full:
         cells = [_every_cell(attacked, used)]
     if not cells:
-        why = (
-            "the first layer has as many inputs as dimensions"
-            if spaces.likely
-            else "nothing of the first layer was sent"
-        )
+        why = "the first layer has as many inputs as dimensions" if likely else "nothing of the first layer was sent"
         return RecoveredText(tokens, why=why)
     if not attacked.plain:
         return RecoveredText(tokens, why="the steps are not those of plain SGD, so that texts cannot be checked")
@@ -158,7 +159,9 @@ def _candidates(
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
-    if gradient is None:
+    if gradient is None:  # as with adapters on attention alone: a single text is its tokens, one at each place
+        if rest.samples == 1 and cells and cells[0].many == cells[0].places:
+            yield [[int(cells[0].tokens[place][0]) for place in range(cells[0].places)]]
         return
     rows = rest.rows_of("h.0.mlp.c_fc")
     found = RowSpaces([], False) if rows is None else row_spaces(rows)
@@ -238,8 +241,9 @@ def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: 
         return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
     best, last = Batch([], [], float("inf")), LastBlock.of(attacked)
     sure: list[bool] = []
-    for table, parts in product((cells[0], cells[min(2, len(cells) - 1)]), TOLD_APART):
-        texts = arrange_encoder(attacked, table, spaces[0], marks, parts, rng)
+    tables = (cells[0], cells[min(2, len(cells) - 1)])
+    by_keys = texts_by_keys(attacked, tables[0], spaces[0], marks)
+    for texts in _arranged(attacked, tables, spaces[0], marks, by_keys, rng):
         batch = _explained(attacked, texts)
         if batch is None:
             best = best if best.sequences else replace(best, sequences=texts)
@@ -252,3 +256,18 @@ def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: 
     sequences = [*best.sequences, *best.others]
     certified = [*sure, *[False] * (len(sequences) - len(sure))]
     return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")
+
+
+def _arranged(
+    attacked: AttackedText,
+    tables: Sequence[Cells],
+    space: RowSpace,
+    marks: Marks,
+    by_keys: list[list[int]],
+    rng: torch.Generator,
+) -> Iterator[list[list[int]]]:
+    """Texts that keys told, and where these are too few, with them what clusters of tokens make."""
+    yield by_keys
+    for table, parts in product(tables, TOLD_APART):
+        texts = arrange_encoder(attacked, table, space, marks, parts, rng)
+        yield [*by_keys, *(one for one in texts if one not in by_keys)]
