@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from fedspill.audit.why_not import reason
 from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
-from fedspill.federation.local import train
+from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
-from fedspill.observe.rehearsal_plan import MOST_MESSAGES
+from fedspill.leaks.composition.shares.rehearsed_clients import MOST_FLOPS as FLOPS_OF_COMPOSITIONS
+from fedspill.observe.rehearsal_plan import GPU_IS_FASTER, LEAST_NEAR, MOST_FLOPS, MOST_MESSAGES, operations_of_training
 from fedspill.seeds import generator
+from fedspill.tensor_file import bytes_of, is_large
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,16 @@ class AttackCost:
     per_message: float = 0.002
     control: float = 0.25
     per_parameter: float = 2e-8  # of each message
-    rehearses: bool = False  # messages one by one, up to MOST_MESSAGES; beyond, none of them
+    rehearses: float = 0.0  # operations that it pays for each message; 0 where it trains no make-believe clients
 
 
 # Seconds in the stores of audits of the default plan (40 messages recorded), single-gradients and bank_and_shop; how
 # they grow with parameters by benchmarks/growth.py. Attacks that rehearse train make-believe clients for each message.
 # Attacks that plant run a federation of their own, whatever is recorded.
 COSTS = {
-    "composition-by-counts": AttackCost(0.3, 0.095, 2.2, 8e-7, rehearses=True),
-    "labels": AttackCost(0.3, 0.095, 0.6, 8e-7, rehearses=True),
-    "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7),
+    "composition-by-counts": AttackCost(0.3, 0.095, 2.2, 8e-7, MOST_FLOPS),
+    "labels": AttackCost(0.3, 0.095, 0.6, 8e-7, MOST_FLOPS),
+    "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7, FLOPS_OF_COMPOSITIONS),
     "inputs": AttackCost(0.1, 0.02, 0.4),
     "planted": AttackCost(1.4, 0.0, 0.6),
     "planted-membership": AttackCost(2.0, 0.0, 0.6),
@@ -69,6 +72,7 @@ TRIED_COST, TRIED_UNITS = 0.5, 0.2
 COPIES_OF_UNIT, COPIES_OF_OWNER = 5, 2
 MOST_EMPTY = 400 << 20  # bytes of a process that has loaded torch and done nothing, at most
 HELD = 6  # times the recorded messages, while an attack works on them: on both sides of the pipe, and stacked
+HELD_MAPPED = 9  # messages in all where they are mapped from files: 8 and 9 in benchmarks/large_models.py
 UNIT_BYTES, REPORT_BYTES = 22_000, 60_000  # of one unit in store and reports; of the reports of none
 TRUTH_BYTES = 24  # of one sample that was trained on
 GPU_CONTEXT = 500 << 20  # bytes that CUDA takes for each process; an order of magnitude, not measured
@@ -122,7 +126,8 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
 
     messages = _messages(deployment)
     parameters = sum(parameter.numel() for parameter in deployment.build_model().parameters())
-    costs = {pair.id: _unit_seconds(pair, messages, parameters) for pair in runnable}
+    rehearsed = _operations_of_rehearsals(deployment, messages)
+    costs = {pair.id: _unit_seconds(pair, messages, parameters, rehearsed) for pair in runnable}
     tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
     once = (1 + together) * sum(costs.values()) + TRIED_COST * sum(tried)
     controls = sum(COSTS.get(pair.attack, OTHERS).control for pair in runnable)
@@ -171,14 +176,26 @@ def _empty_process() -> int:
     return min(held_by(os.getpid()), MOST_EMPTY)
 
 
-def _unit_seconds(pair: Pair, messages: float, parameters: int) -> float:
+def _unit_seconds(pair: Pair, messages: float, parameters: int, rehearsed: float) -> float:
     """On the reference machine."""
     cost = COSTS.get(pair.attack, OTHERS)
     if pair.facts.needed().does & MAY_BE_CAUGHT:  # it runs a federation of its own, one round for each record asked for
         return cost.once
-    if cost.rehearses and messages > MOST_MESSAGES:
+    if 0 < cost.rehearses < rehearsed:
         cost = OTHERS
     return cost.once + messages * (cost.per_message + cost.per_parameter * parameters)
+
+
+def _operations_of_rehearsals(deployment: Deployment, messages: float) -> float:
+    """What an attack must pay for each message to train make-believe clients; infinite where it never does."""
+    if deployment.is_vertical or messages > MOST_MESSAGES:
+        return math.inf
+    training = deployment.settings.training
+    samples = training.epochs * max(map(len, deployment.shares.clients))
+    once = operations_of_training(
+        deployment.build_model(), deployment.dataset.train.x[:1], samples, training.batch_size
+    )
+    return LEAST_NEAR * once / (1 if deployment.plan.device == "cpu" else GPU_IS_FASTER)
 
 
 def _messages(deployment: Deployment) -> float:
@@ -206,8 +223,11 @@ def _clients_a_round(deployment: Deployment) -> float:
 def _unit_memory(deployment: Deployment, empty: int) -> int:
     """Bytes of a worker and all that it starts; the data are there whole, and once more as shares."""
     data = sum(_bytes(part) for part in (deployment.dataset.train, deployment.dataset.test))
-    messages = deployment.recording_bytes(deployment.plan.record.keep())
-    return COPIES_OF_UNIT * empty + 2 * data + HELD * messages
+    held = HELD * deployment.recording_bytes(deployment.plan.record.keep())
+    message = state_of(deployment.build_model())
+    if not deployment.is_vertical and is_large(message):
+        held = min(held, HELD_MAPPED * bytes_of(message))
+    return COPIES_OF_UNIT * empty + 2 * data + held
 
 
 def _bytes(examples: Examples) -> int:

@@ -113,17 +113,22 @@ def _training(view: View, messages: Sequence[Message]) -> LocalTraining:
 
 def affordable(shop: Workshop, samples: int, flops: float) -> RehearsalSizes:
     """As many rehearsals of clients with so many samples as `flops` pay for; half where they are trained one by one."""
-    shop.model.eval()
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        shop.model(shop.auxiliary.x[:1])
-    arithmetic = 3 * counter.get_total_flops() * samples  # back is twice as far as forth
-    parameters = sum(parameter.numel() for parameter in shop.model.parameters())
-    steps = -(-samples // shop.training.batch_size)
-    paid = int(flops / max(arithmetic, MOVED * parameters * steps, 1))
+    paid = int(flops / operations_of_training(shop.model, shop.auxiliary.x[:1], samples, shop.training.batch_size))
     if paid < LEAST_NEAR:  # before anything is trained to see how fast it goes
         raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
     sizes = RehearsalSizes()
     if not shop.is_stacked:
         sizes = replace(sizes, broad=sizes.broad // 2, near=sizes.near // 2)
     return replace(sizes, near=min(sizes.near, paid))
+
+
+def operations_of_training(model: nn.Module, example: torch.Tensor, samples: int, batch_size: int) -> int:
+    """Of one client with so many samples; `example` is a batch of one."""
+    model.eval()
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(example)
+    arithmetic = 3 * counter.get_total_flops() * samples  # back is twice as far as forth
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    steps = -(-samples // batch_size)
+    return max(arithmetic, MOVED * parameters * steps, 1)
