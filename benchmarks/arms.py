@@ -14,10 +14,10 @@ model of the same federation gives away by itself, read the same way: a plant th
 
 How much is read of plants that have come a part of the way, and how many clients see them there by what they are.
 
-    python benchmarks/arms.py --benign [--seeds 10] [--rounds 100]
+    python benchmarks/arms.py --benign [--seeds 10] [--rounds 100] [--clients 4]
 
-False alarms over benign rounds, with clients that come back after several, a cohort that changes half-way and a
-learning rate that drops, for several networks.
+False alarms over benign rounds, with clients that come back after several or join late, a cohort that changes half-way
+and a learning rate that drops, for several networks. Clients of a federation have 60, 60, 24 and 200 samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -350,21 +350,31 @@ def benign_states(data: Dataset, name: str, options: dict[str, Any], seed: int, 
         }
 
 
+KINDS = ("every round", "one of four", "joins late")
+HELD = (60, 60, 24, 200)  # samples of a federation's clients, in turn
+
+
 @dataclass
 class Watcher:
-    """One client with one guard, in every round or in one of four."""
+    """One client with a guard."""
 
-    guard: Guard
-    always: bool
+    kind: str
+    own: Examples
+    rng: torch.Generator
     memory: dict[str, Tensor]
     previous: Message | None = None
     alarms: int = 0
     rounds: int = 0
     seconds: float = 0.0
 
-    def look(self, message: Message, client: ClientContext) -> None:
+    def takes_part(self, number: int, rounds: int) -> bool:
+        if self.kind == "one of four":
+            return float(torch.rand(1, generator=self.rng)) < 0.25
+        return self.kind == "every round" or number >= 0.55 * rounds
+
+    def look(self, message: Message, model: nn.Module) -> None:
         began = time.process_time()
-        verdict = self.guard.incoming(message, self.previous, replace(client, memory=self.memory))
+        verdict = Guard().incoming(message, self.previous, ClientContext(self.memory, lambda: model, self.own))
         self.seconds += time.process_time() - began
         self.rounds += 1
         if verdict.action == "accept":
@@ -374,41 +384,41 @@ class Watcher:
             self.alarms += 1
 
 
+def watchers(data: Dataset, seed: int, clients: int) -> Iterator[Watcher]:
+    """One of each kind for each client of a federation."""
+    for client in range(clients):
+        rng = torch.Generator().manual_seed(1000 * seed + client)
+        draw = rng if client else torch.Generator().manual_seed(seed)
+        own = data.train.take(torch.randperm(len(data.train), generator=draw)[: HELD[client % len(HELD)]])
+        for kind in KINDS:
+            yield Watcher(kind, own, rng, {})
+
+
 def benign(asked: argparse.Namespace) -> None:
     data: Dataset = make("datasets", asked.data).load(None)
-    print(f"{asked.data}, {asked.rounds} benign rounds, n = {len(asked.seeds_used)} federations with one client each")
-    print("| network | takes part | guard | alarms | rounds seen | clients with an alarm | ms a round | of an epoch |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"{asked.data}, {asked.rounds} benign rounds, {len(asked.seeds_used)} federations x {asked.clients} clients")
+    print("| network | takes part | alarms | rounds seen | clients with an alarm | ms a round | of an epoch |")
+    print("|---|---|---|---|---|---|---|")
     for title in asked.networks or NETWORKS:
         name, options = NETWORKS[title]
-        watchers: dict[tuple[str, str], list[Watcher]] = {}
+        every: list[Watcher] = []
         for seed in asked.seeds_used:
             model = make("models", name, options).build(data.shape, len(data.classes), seed=seed)
-            rng = torch.Generator().manual_seed(seed)
-            own = data.train.take(torch.randperm(len(data.train), generator=rng)[:60])
-            mine = []
-            for label, guard in (("changes alone", Guard(examine=False)), ("whole guard", Guard())):
-                for often in ("every round", "one of four"):
-                    one = Watcher(guard, often == "every round", {})
-                    watchers.setdefault((often, label), []).append(one)
-                    mine.append(one)
+            mine = list(watchers(data, seed, asked.clients))
+            every += mine
             for number, state in enumerate(benign_states(data, name, options, seed, asked.rounds)):
-                part = float(torch.rand(1, generator=rng)) < 0.25
                 message = Message(number, SERVER, EVERYONE, "model", state)
                 for one in mine:
-                    if one.always or part:
-                        one.look(message, ClientContext({}, lambda model=model: model, own))  # type: ignore[misc]
-        for (often, label), all_of in watchers.items():
+                    if one.takes_part(number, asked.rounds):
+                        one.look(message, model)
+        plain = epoch_ms(model, data, None)
+        for kind in KINDS:
+            all_of = [one for one in every if one.kind == kind]
             alarms, rounds = sum(one.alarms for one in all_of), sum(one.rounds for one in all_of)
             clients = sum(one.alarms > 0 for one in all_of)
             cost = 1000 * sum(one.seconds for one in all_of) / max(rounds, 1)
-            share = cost / epoch_ms(model, data, None)
-            print(
-                f"| {title} | {often} | {label} | {alarms} | {rounds} | {clients}/{len(all_of)} | {cost:.1f} | "
-                f"{share:.3f} |",
-                flush=True,
-            )
-        plain = epoch_ms(model, data, None)
+            share = f"{clients}/{len(all_of)} | {cost:.1f} | {cost / plain:.3f}"
+            print(f"| {title} | {kind} | {alarms} | {rounds} | {share} |", flush=True)
         gates = [epoch_ms(model, data, GradientGate(pairs=pairs)) / plain for pairs in (False, True)]
         print(
             f"{title}: an epoch of {EPOCH} samples takes {plain:.0f} ms; with the gate {gates[0]:.2f} times as long, "
@@ -443,6 +453,7 @@ def main() -> None:
     parser.add_argument("--benign", action="store_true")
     parser.add_argument("--frontier", action="store_true")
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=4, help="of each benign federation")
     parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))
     asked = parser.parse_args()
     asked.seeds_used = list(range(asked.first_seed, asked.first_seed + asked.seeds))

@@ -157,7 +157,9 @@ def _kept_as(prefix: str, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _is_sound(message: Message) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in message.tensors.values() if tensor.is_floating_point())
+    numbers = [tensor for tensor in message.tensors.values() if tensor.is_floating_point()]
+    # A sum is finite only if all of its numbers are; where it is not, it may have been too large.
+    return all(bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all()) for tensor in numbers)
 
 
 def _serves_an_attack(client: ClientContext) -> str:

@@ -8,7 +8,7 @@ whatever the weights look like and however slowly they came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -102,13 +102,14 @@ def look_at(model: nn.Module, examples: Examples, state: Mapping[str, Tensor] | 
 
     `state` is looked at in place of the model's own parameters, which stay as they are.
     """
-    if len(examples) < FEWEST_SAMPLES:
+    hidden = _hidden(model)
+    if len(examples) < FEWEST_SAMPLES or not hidden:
         return []
     places = torch.linspace(0, len(examples) - 1, min(len(examples), MOST_SAMPLES)).long()
     own = examples.take(places.to(examples.y.device))
     caught: dict[str, Tensor] = {}
     first: set[str] = set()
-    with _evaluated(model), _watched(model, own.x, caught, first):
+    with _evaluated(model), _watched(hidden, own.x, caught, first):
         logits = functional_call(model, dict(state or {}), (own.x,))
     if not caught:
         return []
@@ -120,6 +121,12 @@ def look_at(model: nn.Module, examples: Examples, state: Mapping[str, Tensor] | 
     sent = torch.autograd.grad(loss, list(caught.values()), materialize_grads=True)
     looks = [_layer(name, signal.detach(), wrong) for name, signal in zip(caught, sent, strict=True)]
     return [replace(look, first=look.name in first) for look in looks]
+
+
+def _hidden(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+    """The linear layers but the last, as far as they are trained."""
+    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return [(name, module) for name, module in linear[:-1] if module.weight.requires_grad]
 
 
 @contextmanager
@@ -135,10 +142,10 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _watched(model: nn.Module, x: Tensor, caught: dict[str, Tensor], first: set[str]) -> Iterator[None]:
+def _watched(
+    hidden: Sequence[tuple[str, nn.Linear]], x: Tensor, caught: dict[str, Tensor], first: set[str]
+) -> Iterator[None]:
     """Catches what hidden linear layers put out, of each sample or of each of its places, (samples, ..., units)."""
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    trained = [(name, module) for name, module in linear[:-1] if module.weight.requires_grad]
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
         def catch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
@@ -151,7 +158,7 @@ def _watched(model: nn.Module, x: Tensor, caught: dict[str, Tensor], first: set[
 
         return catch
 
-    handles = [module.register_forward_hook(hook(name)) for name, module in trained]
+    handles = [module.register_forward_hook(hook(name)) for name, module in hidden]
     try:
         yield
     finally:
