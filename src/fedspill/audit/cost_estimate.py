@@ -45,6 +45,7 @@ COSTS = {
     "labels": AttackCost(0.3, 0.095, 0.6, 8e-7, rehearses=True),
     "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7),
     "inputs": AttackCost(0.1, 0.02, 0.4),
+    "summed-inputs": AttackCost(0.1, 0.02, 0.4),
     "planted": AttackCost(1.4, 0.0, 0.6),
     "planted-membership": AttackCost(2.0, 0.0, 0.6),
     "planted-inputs": AttackCost(2.0, 0.0, 0.25),
