@@ -103,10 +103,12 @@ def perfect_inputs() -> Case:
     """Images of a vertical federation, so that tiles are scored as well."""
     rng = torch.Generator().manual_seed(0)
     held = Examples(torch.rand(3 * ORIGINS, 3, 8, 8, generator=rng), torch.arange(3 * ORIGINS) % 4)
-    used = torch.stack([torch.zeros(3 * ORIGINS, dtype=torch.int64), torch.arange(3 * ORIGINS)], 1).split(3)
+    whose = torch.arange(3 * ORIGINS) % 3 // 2  # the first two of each three are one client's
+    used = torch.stack([whose, torch.arange(3 * ORIGINS)], 1).split(3)
     sure, yes = torch.ones(3, dtype=torch.bool), torch.ones(ORIGINS, dtype=torch.bool)
-    guess = Inputs(rounds(SERVER), list(held.x.split(3)), [sure] * ORIGINS, yes)
-    return guess, noted(rounds(SERVER), used_samples=list(used)).beside([held])
+    together = [torch.tensor([0, 0, -1])] * ORIGINS
+    guess = Inputs(rounds(SERVER), list(held.x.split(3)), [sure] * ORIGINS, yes, groups=together)
+    return guess, noted(rounds(SERVER), used_samples=list(used)).beside([held, held])
 
 
 def targets() -> tuple[list[Tensor], list[Tensor]]:

@@ -48,6 +48,7 @@ COSTS = {
     "labels": AttackCost(0.3, 0.095, 0.6, 8e-7, MOST_FLOPS),
     "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7, FLOPS_OF_COMPOSITIONS),
     "inputs": AttackCost(0.1, 0.02, 0.4),
+    "summed-inputs": AttackCost(0.1, 0.02, 0.4),
     "planted": AttackCost(1.4, 0.0, 0.6),
     "planted-membership": AttackCost(2.0, 0.0, 0.6),
     "planted-inputs": AttackCost(2.0, 0.0, 0.25),

@@ -187,6 +187,18 @@ def test_an_update_of_another_learning_rate_is_not_vouched_for() -> None:
     assert not bool(recovered(dataclasses.replace(message, lr=0.5), (30,)).certified.any())
 
 
+def test_images_behind_a_max_pool_come_back_and_nobody_vouches_for_them() -> None:
+    torch.manual_seed(3)
+    lower = [nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    upper = [nn.Linear(12 * 9, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, CLASSES)]
+    x, y = drawn(2, (1, 6, 6), seed=4)
+    found = recovered(attacked(nn.Sequential(*lower, *upper), x, y), (1, 6, 6))
+    assert len(found.samples) >= 1
+    assert bool((errors(found, x) < 0.05).any())
+    assert not bool(found.certified.any())
+    assert found.route == "a linear pair behind pools, and smooth images that have the features"
+
+
 def test_images_that_pooling_does_not_determine_are_not_made_up() -> None:
     x, y = drawn(3, (1, 6, 6), seed=4)
     found = recovered(attacked(convolutions(pooled=True), x, y), (1, 6, 6))

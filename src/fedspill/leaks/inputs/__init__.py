@@ -6,6 +6,7 @@ from fedspill.leaks.inputs.class_fishing import ClassFishing
 from fedspill.leaks.inputs.dlg import DeepLeakage
 from fedspill.leaks.inputs.fedavg_leakage import FedAvgLeakage
 from fedspill.leaks.inputs.grad_inversion import GradInversion
+from fedspill.leaks.inputs.group_metrics import InputsGrouped
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.idlg import ImprovedDeepLeakage
 from fedspill.leaks.inputs.inputs import Reconstruction
@@ -25,6 +26,7 @@ from fedspill.leaks.inputs.planted_inputs import PlantedInputs
 from fedspill.leaks.inputs.robbing_the_fed import RobbingTheFed
 from fedspill.leaks.inputs.sapag import Sapag
 from fedspill.leaks.inputs.scale_mia import ScaleMia
+from fedspill.leaks.inputs.summed_inputs import SummedInputs
 from fedspill.leaks.inputs.tile_metrics import TilePsnr
 from fedspill.leaks.inputs.trap_weights import TrapWeights
 
@@ -39,6 +41,7 @@ __all__ = [
     "GradInversion",
     "ImprovedDeepLeakage",
     "Inputs",
+    "InputsGrouped",
     "InputsLpips",
     "InputsMse",
     "InputsPsnr",
@@ -52,6 +55,7 @@ __all__ = [
     "RobbingTheFed",
     "Sapag",
     "ScaleMia",
+    "SummedInputs",
     "TilePsnr",
     "TrapWeights",
 ]

@@ -29,12 +29,15 @@ class Inputs(Guess):
     answered: Tensor  # (origins,) bool
     labels: Sequence[Tensor] | None = None  # per origin (count,) int64: the class guessed for each sample
     notes: Sequence[str] = field(default_factory=tuple)
+    groups: Sequence[Tensor] | None = None  # per origin (count,) int64: the same for samples of one client, -1 unknown
 
     def check(self) -> None:
         if not len(self.samples) == len(self.certified) == len(self.of):
             raise AttackFailed(f"Expected samples and certificates for {len(self.of)} origins.")
         if self.answered.dtype != torch.bool or self.answered.shape != (len(self.of),):
             raise AttackFailed("Expected a mark for each origin whether it is answered.")
+        if self.groups is not None and [len(own) for own in self.groups] != [len(own) for own in self.samples]:
+            raise AttackFailed("Expected a group for each sample.")
         for samples, certified in zip(self.samples, self.certified, strict=True):
             if certified.dtype != torch.bool or certified.shape != samples.shape[:1]:
                 raise AttackFailed("Expected a mark for each sample whether it is certified.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedspill.leak import RECONSTRUCTION_IDS, Leak, of_hundred
+from fedspill.leaks.inputs.group_metrics import InputsGrouped
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.metrics import (
     CertificatePrecision,
@@ -30,6 +31,7 @@ INPUTS = Leak(
         InputsPsnr(),
         InputsSsim(),
         TilePsnr(),
+        InputsGrouped(),
     ),
     # One client a round with one small batch of a fresh network: the gradient holds every sample of it.
     control={

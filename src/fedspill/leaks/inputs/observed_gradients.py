@@ -14,7 +14,7 @@ from fedspill.errors import NotApplicable
 from fedspill.leaks.inputs.errors import CannotRecover, UnsoundMessage
 from fedspill.leaks.inputs.guess import Inputs
 from fedspill.leaks.inputs.search.batch_norm import BatchNorms, read_batch_norms
-from fedspill.messages import Message
+from fedspill.messages import Kind, Message
 from fedspill.observe.last_layer import MOST_SAMPLES, is_update
 from fedspill.observe.probe import models_before
 from fedspill.threat import Needs, needs
@@ -110,13 +110,15 @@ class RecoveredInputs:
         return RecoveredInputs(torch.zeros(0, 1), torch.zeros(0, dtype=torch.bool), None, why, tried)
 
 
-def attacked_messages(view: View, most: int, rng: torch.Generator) -> tuple[list[AttackedMessage], list[str]]:
+def attacked_messages(
+    view: View, most: int, rng: torch.Generator, kinds: tuple[Kind, ...] = ("update", "gradient")
+) -> tuple[list[AttackedMessage], list[str]]:
     """At most `most` messages, drawn at random among those that can be read, and notes on what was left out."""
     messages: list[Message] = []
-    for kind in ("update", "gradient"):
+    for kind in kinds:
         messages += view.get(kind) if view.sees(kind) else []
     if not messages:
-        raise NotApplicable("No update or gradient was recorded for this adversary.")
+        raise NotApplicable(f"No {' or '.join(kinds)} was recorded for this adversary.")
     models = models_before(view)
     refuse_text(view, models)
     found: list[AttackedMessage] = []
@@ -254,5 +256,10 @@ def _steps(message: Message, examples: int, view: View) -> tuple[float | None, S
         settings.get("name") == "sgd" and not settings.get("weight_decay"),
     )
     usable = known and isinstance(momentum, int | float) and 0 <= momentum < 1
+    if message.kind == "aggregate":
+        clients = message.info.get("clients", 1)
+        if type(clients) is not int or epochs > 1 or examples > clients * batch:
+            raise UnsoundMessage("is a sum of clients that make several steps each")
+        return float(lr), one, bool(usable and not momentum), 0.0
     schedule = Schedule(examples, min(batch, MOST_SAMPLES), min(epochs, 1000))
     return float(lr), schedule, bool(usable and not momentum), float(momentum) if usable else 0.0

@@ -59,11 +59,15 @@ def batch_of_any_network(
     attacked: AttackedMessage, shape: tuple[int, ...], classes: int, rng: torch.Generator
 ) -> RecoveredInputs:
     """All samples of one step; raises CannotRecover where the network has no two such layers, or batches mix."""
-    size, model = attacked.samples, copy.deepcopy(attacked.model).requires_grad_(False)
+    size = attacked.samples
     if attacked.steps != 1 or attacked.norms.by_batch:
         raise CannotRecover("only one step is read, in which samples do not mix")
     if size > MOST_SAMPLES:
         raise CannotRecover(f"{size} samples are more than are sought at once")
+    layers = [module for module in attacked.model.modules() if isinstance(module, nn.Linear)]
+    if len(layers) < 2 or all(layer.in_features != math.prod(shape) for layer in layers):
+        raise CannotRecover("no linear layer reads the input itself")  # told at once, without running anything
+    model = copy.deepcopy(attacked.model).requires_grad_(False)
     first, second = _two_layers(attacked, model, shape, rng)
     gradient = attacked.gradients[f"{first.name}.weight"].double()
     one = truncated_svd(gradient, size, rng)

@@ -24,11 +24,22 @@ from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, reco
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.objectives import SquaredDistance
-from fedspill.leaks.inputs.search.optimizers import Lbfgs
+from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs
+from fedspill.leaks.inputs.search.priors import TotalVariation
 from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
 
 FEATURES_CERTAIN = 0.02  # distance of what a sample sends back from what was solved for, as unit vectors
 SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30, line_search=True), 400, enough=1e-13)
+# Behind max pools: many starts, and as little total variation as settles what the features leave open.
+BY_PRIOR = Recipe(
+    SquaredDistance(per_tensor=True),
+    Adam(lr=0.3, steps=800, schedule="cosine"),
+    800,
+    priors=(TotalVariation(1e-4),),
+    restarts=16,
+)
+REACHED = 1e-5  # loss of an image that has the features; starts that end elsewhere were above 1e-3
+MOST_BEHIND_POOLS = 1_024  # pixels of all images of a batch: an image of 64 takes a second
 MOVED = 0.3  # the start of the second search: the first one's image with that much noise, relative
 SAME_IMAGE = 1e-3  # root mean square difference of two searches' images, relative: 60 dB
 EXPLAINED = 1e-3  # share of the whole gradient that certified images may leave
@@ -47,7 +58,10 @@ class Convolutions:
     def may_determine(self, shape: tuple[int, ...]) -> bool:
         """Whether features can tell images: pooling leaves most of them open, and so do fewer features than pixels."""
         pools = any(isinstance(module, _POOLS) for module in self.below.modules())
-        return not pools and self.pair.first.weight.shape[1] >= math.prod(shape)
+        return not pools and self.has_enough_features(shape)
+
+    def has_enough_features(self, shape: tuple[int, ...]) -> bool:
+        return self.pair.first.weight.shape[1] >= math.prod(shape)
 
 
 def has_convolutions(model: nn.Module) -> bool:
@@ -95,12 +109,14 @@ def batch_behind_convolutions(
     first = pair.first.weight_name.rpartition(".")[0]
     certificate = certify(attacked.model, first, found.x @ pair.first.weight.T + bias, found.delta)
     features_sure = (certificate.error < FEATURES_CERTAIN) & (pair.first.bias is not None)
-    if not network.may_determine(shape):
+    if not network.has_enough_features(shape):
         return _features_only(int(features_sure.sum()), attacked)
+    if not network.may_determine(shape):
+        return _behind_pools(network, found.x, features_sure, certificate.labels, shape, attacked, rng)
     x, unlike = images_of(network.below, found.x, shape, rng)
     one_of_a_kind = unlike < SAME_IMAGE
     if not bool(one_of_a_kind.any()):
-        return _features_only(int(features_sure.sum()), attacked)
+        return _behind_pools(network, found.x, features_sure, certificate.labels, shape, attacked, rng)
     whole = math.inf
     if len(x) == attacked.samples:
         targets = one_hot(certificate.labels, classes).double()
@@ -114,6 +130,42 @@ def batch_behind_convolutions(
 def _features_only(sure: int, attacked: AttackedMessage) -> RecoveredInputs:
     known = f"the features of {sure} of {attacked.samples} samples are known"
     return RecoveredInputs.none(f"{known}, but the layers below do not determine the images", tried=True)
+
+
+def _behind_pools(
+    network: Convolutions,
+    features: Tensor,
+    sure: Tensor,
+    labels: Tensor,
+    shape: tuple[int, ...],
+    attacked: AttackedMessage,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    """Smooth images that have the features which are certain. Others may have them too, so nobody vouches for these.
+
+    A max pool has many valleys: of several starts the one that comes nearest to the features is taken, and where none
+    of them reaches these, there is no image.
+    """
+    if not bool(sure.any()) or int(sure.sum()) * math.prod(shape) > MOST_BEHIND_POOLS:
+        return _features_only(int(sure.sum()), attacked)
+    images, of = [], []
+    for place in sure.nonzero().flatten().tolist():
+        start = torch.randn(BY_PRIOR.restarts, 1, *shape, generator=rng, dtype=torch.float64) / 2
+
+        def made(x: Tensor, targets: Tensor) -> list[Tensor]:
+            return [network.below(x.flatten(0, 1)).reshape(len(x), -1)]
+
+        seen, no_labels = [features[place]], torch.ones(1, 1)
+        found = reconstruct(BY_PRIOR, made, seen, (1, *shape), 1, rng=rng, targets=no_labels, start=start)
+        best = int(found.loss.argmin())
+        if float(found.loss[best]) < REACHED:
+            images.append(found.x[best, 0])
+            of.append(place)
+    if not images:
+        return _features_only(int(sure.sum()), attacked)
+    nobody = torch.zeros(len(images), dtype=torch.bool)
+    route = "a linear pair behind pools, and smooth images that have the features"
+    return RecoveredInputs(torch.stack(images).double(), nobody, labels[of], route=route)
 
 
 def image_of(below: nn.Module, features: Tensor, start: Tensor, rng: torch.Generator) -> Tensor:
