@@ -63,6 +63,7 @@ def test_inputs_come_back_through_noise_to_who_knows_of_it() -> None:
     assert not bool(unaware.answered.any()) or InputsRecognisable().score(unaware, truth).value < 1
 
 
+@pytest.mark.slow
 def test_nothing_comes_back_where_noise_is_as_large_as_the_gradient() -> None:
     trace, deployment = gradients_sent({**NOISE, "sigma": 1.0})
     guess = make("attacks", "inputs", {"origins": 1})(server(trace, deployment), seed=1)

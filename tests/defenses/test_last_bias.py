@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from audit_kit import audit, tiny
 
 from fedspill.audit.defense_frontier import GOOD_ENOUGH
 
 
+@pytest.mark.slow
 def test_a_frozen_bias_is_not_recommended(tmp_path: Path) -> None:
     candidates = [{"name": "frozen-head", "strengths": [{"what": "bias"}]}]
     result = audit(tiny(attacks=["labels"], candidates=candidates, try_from="low"), tmp_path / "audit")

@@ -274,7 +274,7 @@ def quality(samples: Tensor, real: Tensor) -> float:
     return float(psnr(samples.clamp(0, 1)[matched(samples.clamp(0, 1), real)], real).mean())
 
 
-@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("samples", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_reconstruction_gains_by_the_right_mode(samples: int) -> None:
     for first in (20, 60):
         view, batch = one_client_round(samples, first=first)

@@ -275,6 +275,7 @@ def test_the_batched_minimiser_ends_where_each_row_has_its_minimum() -> None:
     assert bool((found.value < 1e-6).all())
 
 
+@pytest.mark.slow
 def test_the_published_descent_converges_where_it_can_and_never_vouches() -> None:
     def build() -> VerticalNet:
         return plain(seed=3)

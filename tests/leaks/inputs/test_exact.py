@@ -187,6 +187,7 @@ def test_the_gradient_of_another_model_gives_no_picture_that_is_vouched_for() ->
     assert not bool(answer.certified.any())
 
 
+@pytest.mark.slow
 def test_of_one_sample_of_another_model_there_is_no_picture() -> None:
     conv = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(256, CLASSES))
     x, y = batch(1)
