@@ -21,6 +21,21 @@ ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parame
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """Samples that are learned in pairs: each has a partner in its step, and a share of it."""
+
+    partner: Tensor  # (clients, samples)
+    share: Tensor  # (clients,)
+
+    def of(self, values: Tensor) -> Tensor:
+        """(clients, samples, ...) values, each with its share of the partner's."""
+        others = values[torch.arange(len(values), device=values.device)[:, None], self.partner.to(values.device)]
+        share = self.share.to(values).reshape(-1, *[1] * (values.ndim - 1))
+        return values + share * (others - values)
+
+
 class StepRule(ABC):  # noqa: B024
     """What one defense does to a local step; a frozen dataclass overrides the parts that it changes."""
 
@@ -31,6 +46,14 @@ class StepRule(ABC):  # noqa: B024
     def targets(self, targets: Tensor) -> Tensor:
         """What is learned instead of targets (samples, classes), whose rows are probabilities."""
         return targets
+
+    def blend(self, clients: int, samples: int, rng: torch.Generator) -> Blend | None:
+        """With whom each of so many samples is mixed; None where they are learned one by one."""
+        return None
+
+    def weighed(self, losses: Tensor, targets: Tensor) -> Tensor:
+        """What is minimised instead of losses (clients, samples) with targets (clients, samples, classes)."""
+        return losses
 
     def sample_clip(self) -> float | None:
         """The norm that every single sample's gradient is clipped to; None where no such clipping is asked for."""
@@ -68,8 +91,15 @@ class GuardedTraining(LocalTraining):
             if self.clip is not None:
                 gradients = clipped_mean(model, batch.x, self.targets_of, batch.y, self.clip, size, holder)
             else:
-                gradients = _mean_gradient(model, batch.x, self.targets_of, batch.y)
+                gradients = _mean_gradient(model, batch, self, rng)
         return self.changed(gradients, size, rng)
+
+    def blend(self, clients: int, samples: int, rng: torch.Generator) -> Blend | None:
+        """With whom the samples of a step of each client are mixed, by the first rule that mixes any."""
+        if self.clip is not None:  # gradients of single samples are clipped, so that samples stay apart
+            return None
+        found = (rule.blend(clients, samples, rng) for rule in self.rules)
+        return next((one for one in found if one is not None), None)
 
     def batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
         if not any(rule.draws_at_random for rule in self.rules):
@@ -77,6 +107,12 @@ class GuardedTraining(LocalTraining):
         chance = min(1.0, self.batch_size / samples)
         steps = self.schedule(samples).steps
         return [(torch.rand(samples, generator=rng) < chance).nonzero().flatten() for _ in range(steps)]
+
+    def weighed(self, losses: Tensor, targets: Tensor) -> Tensor:
+        """(clients, samples) the losses of a step after all rules."""
+        for rule in self.rules:
+            losses = rule.weighed(losses, targets)
+        return losses
 
     @property
     def can_be_stacked(self) -> bool:
@@ -128,10 +164,29 @@ def _watched(model: nn.Module, rules: tuple[StepRule, ...]) -> Iterator[None]:
             handle.remove()
 
 
-def _mean_gradient(model: nn.Module, x: Tensor, targets_of: _Targets, y: Tensor) -> Tensors:
+def _mean_gradient(model: nn.Module, batch: Examples, rules: GuardedTraining, rng: torch.Generator) -> Tensors:
     names, parameters = zip(*trained(model).items(), strict=True)
-    loss = _loss(model(x), y, targets_of)
-    return dict(zip(names, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True))
+    blend = rules.blend(1, len(batch), rng)
+    logits = model(batch.x if blend is None else blend.of(batch.x[None])[0])
+    losses = step_losses(logits[None], batch.y[None], rules, blend)
+    gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
+    return dict(zip(names, gradients, strict=True))
+
+
+def step_losses(logits: Tensor, labels: Tensor, rules: GuardedTraining, blend: Blend | None) -> Tensor:
+    """(clients, samples) what is minimised, of logits (clients, samples, ...) and labels (clients, samples)."""
+    flat = logits.flatten(0, 1)
+    _refuse_next_token(flat)
+    single = is_single(flat)
+    targets = rules.targets_of(labels.flatten().long(), 2 if single else flat.shape[1])
+    targets = targets.reshape(*labels.shape, -1)
+    targets = targets if blend is None else blend.of(targets)
+    if single:
+        wanted = targets[..., 1].flatten().to(flat.dtype)
+        losses = nn.functional.binary_cross_entropy_with_logits(flat.flatten(), wanted, reduction="none")
+    else:
+        losses = nn.functional.cross_entropy(flat, targets.flatten(0, 1).to(flat.dtype), reduction="none")
+    return rules.weighed(losses.reshape(labels.shape), targets)
 
 
 def clipped_mean(
@@ -166,12 +221,16 @@ def clipped_mean(
 
 
 def _loss(logits: Tensor, labels: Tensor, targets_of: _Targets) -> Tensor:
+    _refuse_next_token(logits)
+    if is_single(logits):
+        two = targets_of(labels.long(), 2)
+        return nn.functional.binary_cross_entropy_with_logits(logits.flatten(), two[:, 1])
+    return nn.functional.cross_entropy(logits, targets_of(labels, logits.shape[1]))
+
+
+def _refuse_next_token(logits: Tensor) -> None:
     if is_next_token(logits):
         raise UsageError(
             "A defense that changes single steps knows classifiers; this model predicts every next token.",
             remedy="Use a defense of what is sent, such as clip-noise.",
         )
-    if is_single(logits):
-        two = targets_of(labels.long(), 2)
-        return nn.functional.binary_cross_entropy_with_logits(logits.flatten(), two[:, 1])
-    return nn.functional.cross_entropy(logits, targets_of(labels, logits.shape[1]))

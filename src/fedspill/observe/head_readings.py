@@ -41,6 +41,11 @@ class HeadReader:
     def names(self) -> list[str]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
+    @property
+    def sized(self) -> int:
+        """Readings that have a size: all but shares."""
+        return 1 + len(self.names)
+
     def read(self, sent: Tensors, scale: float) -> dict[str, Tensor]:
         """Each (updates, classes), of tensors (updates, ...); `scale` makes updates of few and many steps alike.
 

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 
 from fedspill.dataset import Examples
 from fedspill.defense import Defense
-from fedspill.federation.guarded import GuardedTraining
+from fedspill.federation.guarded import GuardedTraining, step_losses
 from fedspill.federation.local import freeze_batch_norm, seed_dropout, state_of, train
 from fedspill.messages import SERVER, Kind, Message, client
 from fedspill.observe.row_by_row import row_by_row
@@ -230,12 +230,14 @@ def _gradients(
     x, y = auxiliary.x[chosen], auxiliary.y[chosen]
     sizes = [rules.size_of(taken) if rules else taken for taken in step.present.sum(1).tolist()]
     weights = step.present / torch.tensor(sizes)[:, None]
+    blend = rules.blend(len(chosen), chosen.shape[1], rng) if rules else None
     if rules and rules.clip is not None:
         found = _clipped(net, fixed, stacked, x, y, weights, rules, rules.clip)
     else:
         forward = row_by_row(lambda state, x: functional_call(net, {**fixed, **state}, (x,)), in_dims=(0, 0))
-        losses = _losses(forward(stacked, x).flatten(0, 1), y.flatten(), rules)
-        loss = losses @ weights.flatten().to(losses)
+        logits = forward(stacked, x if blend is None else blend.of(x))
+        losses = step_losses(logits, y, rules, blend) if rules else _losses(logits.flatten(0, 1), y.flatten())
+        loss = losses.flatten() @ weights.flatten().to(losses)
         gradients = torch.autograd.grad(loss, list(stacked.values()), allow_unused=True)
         found = dict(zip(stacked, gradients, strict=True))
     if rules and rules.changes_gradients:
@@ -261,7 +263,8 @@ def _clipped(
     """The samples' gradients of each client, each clipped to norm `limit`, summed with `weights` (clients, b)."""
 
     def loss(state: Tensors, one: Tensor, label: Tensor) -> Tensor:
-        return _losses(functional_call(net, {**fixed, **state}, (one[None],)), label[None], rules).sum()
+        logits: Tensor = functional_call(net, {**fixed, **state}, (one[None],))
+        return step_losses(logits[None], label[None, None], rules, None).sum()
 
     of_samples = row_by_row(grad(loss), in_dims=(None, 0, 0))
     state = {name: tensor.detach() for name, tensor in stacked.items()}
@@ -271,15 +274,10 @@ def _clipped(
     return {name: torch.einsum("cn,cn...->c...", scales, part) for name, part in each.items()}
 
 
-def _losses(logits: Tensor, labels: Tensor, rules: GuardedTraining | None) -> Tensor:
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     """(samples,) of logits (samples, outputs) and labels (samples,)."""
-    single = is_single(logits)
-    wanted = labels
-    if rules:
-        wanted = rules.targets_of(wanted.long(), 2 if single else logits.shape[1])
-        wanted = wanted[:, 1] if single else wanted
-    if single:
+    if is_single(logits):
         return nn.functional.binary_cross_entropy_with_logits(
-            logits.flatten(), wanted.to(logits.dtype), reduction="none"
+            logits.flatten(), labels.to(logits.dtype), reduction="none"
         )
-    return nn.functional.cross_entropy(logits, wanted, reduction="none")
+    return nn.functional.cross_entropy(logits, labels, reduction="none")

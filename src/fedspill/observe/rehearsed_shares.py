@@ -12,6 +12,7 @@ so that nothing needs to be known of it. How far their own estimates are off say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import NotApplicable
+from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
@@ -26,6 +28,7 @@ from fedspill.training import Tensors
 
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
+CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 EXPECTED_DRAWS = 2  # that what follows from theory counts as, beside what was seen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
@@ -128,15 +131,20 @@ def rehearsed(
 
     joint: a client that takes part again holds the same samples. NotApplicable: make-believe clients diverge.
     """
+    of_round: dict[int, list[int]] = {}
+    for index, update in enumerate(updates):
+        of_round.setdefault(update.round, []).append(index)
     first: dict[int, _First] = {}
     learnt: dict[int, RoundScene] = {}
     leaders = leading_rounds(scenes, plan.leading)
+    last = leaders[-1]
+    habit = _most_likely_habit(scenes[last], [updates[index] for index in of_round[last]], classes, rng, plan)
     for number in sorted(scenes, key=lambda one: one not in leaders):
-        mine = [index for index, update in enumerate(updates) if update.round == number]
-        if mine:
-            passes = plan.known if number in leaders else (learnt[nearest(number, learnt)].passes,)
-            learnt[number], begun = _broad(scenes[number], [updates[i] for i in mine], classes, passes, rng, plan)
-            first |= dict(zip(mine, begun, strict=True))
+        passes = plan.known if number in leaders else (learnt[nearest(number, learnt)].passes,)
+        scene, mine = replace(scenes[number], shop=habit), of_round[number]
+        begun = _broad(scene, [updates[index] for index in mine], classes, passes, rng, plan)
+        learnt[number] = begun.scene
+        first |= dict(zip(mine, begun.first, strict=True))
     groups: dict[object, list[int]] = {}
     for index, update in enumerate(updates):
         groups.setdefault((update.sender, update.samples) if joint else index, []).append(index)
@@ -160,6 +168,45 @@ class _First:
         return max(float(self.errors.abs().sum(1).mean()), 1e-6) ** -2
 
 
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A round after the broad draw."""
+
+    scene: RoundScene  # with the model that knows the auxiliary samples as it knows the clients'
+    first: list[_First]  # of each update
+    likelihood: float  # logarithm, of what was sent
+
+
+def _most_likely_habit(
+    scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
+) -> Workshop:
+    """How the clients train, with a habit that no protocol says if what they sent asks for it.
+
+    A trained model shows habits best, so `scene` is the last round. Likelihoods vary from draw to draw: a habit is
+    believed only if it makes what was seen much more likely, number by number.
+    """
+    shop = scene.shop
+    tried = [shop, *(replace(shop, training=one) for one in unsaid_habits(shop.training, shop.auxiliary.x))]
+    found = [(one, _likelihood(replace(scene, shop=one), updates, classes, rng, plan)) for one in tried]
+    best, likely = max(found, key=lambda pair: pair[1])
+    numbers = len(updates) * classes * scene.reader.sized
+    return best if likely > found[0][1] + CLEAR * numbers else shop
+
+
+def _likelihood(
+    scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
+) -> float:
+    """Logarithm, of what was sent, if the clients train like that; some of the passes are tried.
+
+    Nothing is drawn from `rng` itself: what is compared is compared on the same draws.
+    """
+    same = torch.Generator().set_state(rng.get_state())
+    try:
+        return _broad(scene, updates, classes, plan.known[::2], same, plan).likelihood
+    except NotApplicable:
+        return -math.inf
+
+
 def leading_rounds(rounds: Iterable[int], most: int) -> list[int]:
     """The first, the last and others evenly between, `most` at most: a model changes little from round to round."""
     ordered = sorted(rounds)
@@ -178,14 +225,14 @@ def _broad(
     known_passes: Sequence[int],
     rng: torch.Generator,
     plan: RehearsalSizes,
-) -> tuple[RoundScene, list[_First]]:
-    """The round with the model that knows the auxiliary samples as it knows the clients', and first estimates."""
+) -> _Begun:
+    """First estimates, by the model that knows the auxiliary samples as it knows the clients'."""
     shop, asked = scene.shop, scene.asked(updates)
     sizes = sorted(update.samples for update in updates)
     places = ((2 * place + 1) * len(sizes) // (2 * plan.sizes) for place in range(plan.sizes))
     sizes = sorted({sizes[place] for place in places})
     one_pass = -(-len(shop.auxiliary) // shop.training.batch_size)
-    best: tuple[float, RoundScene, list[_First]] | None = None
+    best: _Begun | None = None
     for passes in known_passes:
         learnt = replace(scene, passes=passes, learnt=shop.learnt(scene.base, passes * one_pass, rng))
         played, shares, folds = [], [], []
@@ -201,11 +248,11 @@ def _broad(
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
         found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
         likely = _log_likelihood(sent, known, fold, found, asked)
-        if best is None or likely > best[0]:
-            best = likely, learnt, [_First(one, errors) for one in found]
+        if best is None or likely > best.likelihood:
+            best = _Begun(learnt, [_First(one, errors) for one in found], likely)
     if best is None:
         raise NotApplicable(DIVERGED)
-    return best[1], best[2]
+    return best
 
 
 def _near(
