@@ -5,7 +5,7 @@
 Each cell is a federation of eight clients with Dirichlet label shares and five rounds of FedAvg: 40 updates. `labels`
 stands against the best published attack of the cell, chosen with hindsight, and our composition against Decaf as
 written. The adversary is a curious server with ten labelled samples of each class that no client holds. What a habit
-does that the protocol has no word for (mixup, a proximal term, a schedule) the adversary does not know. A cell that is
+does that the protocol has no word for (mixup, another loss, a proximal term, a schedule) the adversary is not told. A cell that is
 in the output already is not run again. With `--wire` the adversary has neither the model's code nor any data. With
 `--limit` a reader is tried besides whose labelled samples are those of all clients, which no adversary has: what it
 gets wrong is what updates do not say.
@@ -197,6 +197,41 @@ class Mixup(LocalTraining):
 
 
 @dataclass(frozen=True)
+class SmoothedUnsaid(LocalTraining):
+    """Smoothed labels of which the protocol says nothing."""
+
+    def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
+        loss = functional.cross_entropy(model(batch.x), batch.y, label_smoothing=0.1)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Focal(LocalTraining):
+    """Samples that the model knows count for less."""
+
+    def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
+        losses = functional.cross_entropy(model(batch.x), batch.y, reduction="none")
+        ((1 - (-losses).exp()).square() * losses).mean().backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Hinge(LocalTraining):
+    """No cross-entropy at all, but a margin to the other classes."""
+
+    def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
+        functional.multi_margin_loss(model(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class NoisyInputs(LocalTraining):
+    """Augmentation: noise on every sample, anew in every step."""
+
+    def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
+        noisy = batch.x + 0.2 * torch.randn(batch.x.shape, generator=rng)
+        functional.cross_entropy(model(noisy), batch.y).backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
 class Proximal(LocalTraining):
     """FedProx: drawn back to where it started."""
 
@@ -280,6 +315,10 @@ def _habitats() -> dict[str, Habitat]:
         "five-epochs": Habitat("digits", lambda: _mlp(64, 10, 64), replace(sgd, epochs=5)),
         "cosine-schedule": Habitat("digits", lambda: _mlp(64, 10, 64), Cosine(lr=0.1, batch_size=16)),
         "mixup": Habitat("digits", lambda: _mlp(64, 10, 64), Mixup(lr=0.05, batch_size=16)),
+        "smoothed-unsaid": Habitat("digits", lambda: _mlp(64, 10, 64), SmoothedUnsaid(lr=0.05, batch_size=16)),
+        "focal-loss": Habitat("digits", lambda: _mlp(64, 10, 64), Focal(lr=0.05, batch_size=16)),
+        "hinge-loss": Habitat("digits", lambda: _mlp(64, 10, 64), Hinge(lr=0.05, batch_size=16)),
+        "noisy-inputs": Habitat("digits", lambda: _mlp(64, 10, 64), NoisyInputs(lr=0.05, batch_size=16)),
         "fedprox": Habitat("digits", lambda: _mlp(64, 10, 64), Proximal(lr=0.05, batch_size=16)),
         "smoothed": Habitat("digits", lambda: _mlp(64, 10, 64), sgd, defenses=(LabelSmoothing(amount=0.1),)),
         "clipped": Habitat("digits", lambda: _mlp(64, 10, 64), sgd, defenses=(ClipNoise(clip=0.3, sigma=0.0),)),
