@@ -6,9 +6,9 @@ Each cell is a federation of eight clients with Dirichlet label shares and five 
 stands against the best published attack of the cell, chosen with hindsight, and our composition against Decaf as
 written. The adversary is a curious server with ten labelled samples of each class that no client holds. What a habit
 does that the protocol has no word for (mixup, another loss, a proximal term, a schedule) the adversary is not told. A
-cell that is in the output already is not run again. With `--wire` the adversary has neither the model's code nor any data. With
-`--limit` a reader is tried besides whose labelled samples are those of all clients, which no adversary has: what it
-gets wrong is what updates do not say.
+cell that is in the output already is not run again. With `--wire` the adversary has neither the model's code nor any
+data. With `--limit` a reader is tried besides whose labelled samples are those of all clients, which no adversary has:
+what it gets wrong is what updates do not say.
 """
 
 from __future__ import annotations
