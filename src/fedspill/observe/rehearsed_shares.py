@@ -196,13 +196,13 @@ def _most_likely_habit(
 def _likelihood(
     scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
 ) -> float:
-    """Logarithm, of what was sent, if the clients train like that; some of the passes are tried.
+    """Logarithm, of what was sent, if the clients train like that; half of the passes and clients are enough for it.
 
     Nothing is drawn from `rng` itself: what is compared is compared on the same draws.
     """
     same = torch.Generator().set_state(rng.get_state())
     try:
-        return _broad(scene, updates, classes, plan.known[::2], same, plan).likelihood
+        return _broad(scene, updates, classes, plan.known[::2], same, replace(plan, broad=plan.broad // 2)).likelihood
     except NotApplicable:
         return -math.inf
 
