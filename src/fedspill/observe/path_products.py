@@ -55,7 +55,7 @@ def path_products(bases: PathBases, sent: Tensor) -> WhitenedProducts:
 
 
 def whitened_products(columns: Tensor, probe: HeadProbe, shares: Tensor, ridge: float) -> Tensor:
-    """(m, m) the whitened inner products of columns (m, outputs, features + 1) for one mixture (classes,) of classes."""
+    """(m, m) whitened inner products of columns (m, outputs, features + 1) for one mixture `shares` (classes,)."""
     return products_of(columns, probe, len(shares)).at(shares, ridge)
 
 
