@@ -550,11 +550,15 @@ def main() -> None:
     parser.add_argument("--wire", action="store_true", help="the adversary has neither the model's code nor any data")
     parser.add_argument("--limit", action="store_true", help="besides, a reader who has the clients' own samples")
     arguments = parser.parse_args()
+    habitats, stages = list(arguments.only or _habitats()), arguments.stages.split(",")
+    for kind, asked, known in (("habitat", habitats, _habitats()), ("stage", stages, STAGES)):
+        if unknown := [name for name in asked if name not in known]:
+            parser.error(f"there is no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
     torch.set_num_threads(1)
     outcomes = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
     done = {(outcome["cell"], outcome["seed"]) for outcome in outcomes}
-    for name in arguments.only or _habitats():
-        for stage in arguments.stages.split(","):
+    for name in habitats:
+        for stage in stages:
             if (f"{name} {stage}", arguments.seed) in done:
                 continue
             outcome = run_cell(

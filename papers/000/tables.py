@@ -45,7 +45,8 @@ from fedspill.leaks.composition.shares.published_steps import descent, gradient_
 from fedspill.metric import Measured, Metric, Score
 from fedspill.models.heads import last_linear
 from fedspill.observe.local_changes import read_changes, read_known_federation
-from fedspill.observe.path_bases import path_bases, whitened_products
+from fedspill.observe.path_bases import path_bases
+from fedspill.observe.path_products import path_products
 from fedspill.observe.simplex import simplex_fit
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
@@ -307,16 +308,16 @@ class Overhead(Table):
         single, union = gradient_bases(change, setting, null, "step", rng)
         bases = torch.cat([single, union[None]]).flatten(1)
         ours = path_bases(setting.model, change.before, change.change, setting.head, setting.auxiliary, setting.classes)
-        columns = torch.cat([ours.gradients, change.mean_gradient(setting.lr, setting.optimizer)[None]])
+        mean = change.mean_gradient(setting.lr, setting.optimizer)
         even = torch.full((setting.classes,), 1 / setting.classes, dtype=torch.float64)
-        products = whitened_products(columns, ours.middle, even, 0.001)
+        products = path_products(ours, mean).at(even, 0.001)
         steps: list[tuple[str, By, float | None, Any]] = [
             ("null classes", "paper", printed["null classes"], lambda: null_classes(target, 0.0)),
             ("bases", "paper", printed["bases"], lambda: gradient_bases(change, setting, null, "step", rng)),
             ("decomposition", "paper", printed["decomposition"], lambda: descent(bases, target.flatten(), 1000, 1.0)),
             ("path bases", "fedspill", printed["bases"], lambda: path_bases(
                 setting.model, change.before, change.change, setting.head, setting.auxiliary, setting.classes)),
-            ("whitening", "fedspill", None, lambda: whitened_products(columns, ours.middle, even, 0.001)),
+            ("whitening", "fedspill", None, lambda: path_products(ours, mean).at(even, 0.001)),
             ("decomposition", "fedspill", printed["decomposition"], lambda: simplex_fit(products, ~null)),
         ]  # fmt: skip
         for step, by, figure, work in steps:

@@ -1,6 +1,16 @@
 """What a dry run foretells of large models: messages are mapped from files, and clients are not rehearsed."""
 
-from fedspill.audit.cost_estimate import _operations_of_rehearsals, _unit_memory
+from fedspill.audit.cost_estimate import (
+    _Calibration,
+    _operations_of_rehearsals,
+    _Rehearsals,
+    _rehearsals,
+    _Sizes,
+    _sizes,
+    _unit_memory,
+    _unit_seconds,
+)
+from fedspill.audit.matrix import Pair
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.observe.rehearsal_plan import MOST_FLOPS
@@ -31,3 +41,31 @@ def test_clients_of_a_model_that_is_too_large_are_not_reckoned_as_rehearsed() ->
     assert _operations_of_rehearsals(deployed(64, 2), 8) < MOST_FLOPS
     assert _operations_of_rehearsals(deployed(40_000, 2), 8) > MOST_FLOPS
     assert _operations_of_rehearsals(deployed(64, 2), 2_000) > MOST_FLOPS  # nor are so many messages
+
+
+SIZES = _Sizes(rounds=4, messages=80, parameters=20_000, classes=10, products=0.0)
+
+
+def seconds(adversary: str, rehearsals: _Rehearsals) -> float:
+    return _unit_seconds(Pair("labels", adversary, {}), SIZES, rehearsals, slowness=1.0)
+
+
+def test_only_who_has_data_and_the_model_is_reckoned_to_rehearse() -> None:
+    some, none = _Rehearsals(1.0, training=100.0), _Rehearsals(float("inf"))
+    assert seconds("curious-server", some) == seconds("curious-server", none) + 100
+    assert seconds("eavesdropper", some) == seconds("eavesdropper", none)
+
+
+def test_clients_of_a_round_share_what_is_rehearsed_for_it() -> None:
+    """As many messages in fewer rounds take fewer fits; the broad rehearsals of a round are made once for all."""
+    measured = _Calibration(slowness=1.0, client_seconds=0.0, gpu_bytes=0)
+    deployment = deployed(16, 12)
+    few, many = (_rehearsals(deployment, _Sizes(rounds, 48, 1_000, 10, 0.0), measured).fitting for rounds in (2, 24))
+    assert few < many < 2 * few
+
+
+def test_records_are_reckoned_at_layers_that_see_one_vector_each() -> None:
+    dense = _sizes(deployed(64, 2))
+    records = dense.products / (64 * 64 + 64 * 10)
+    assert records == int(records)
+    assert records > 100

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from fedspill.audit.advice import acts_on
 from fedspill.audit.defense_frontier import candidates_of
@@ -23,8 +25,15 @@ from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
-from fedspill.leaks.composition.shares.rehearsed_clients import MOST_FLOPS as FLOPS_OF_COMPOSITIONS
-from fedspill.observe.rehearsal_plan import GPU_IS_FASTER, LEAST_NEAR, MOST_FLOPS, MOST_MESSAGES, operations_of_training
+from fedspill.observe.make_believe import Workshop
+from fedspill.observe.rehearsal_plan import (
+    GPU_IS_FASTER,
+    LEAST_NEAR,
+    MOST_FLOPS,
+    MOST_MESSAGES,
+    affordable,
+    operations_of_training,
+)
 from fedspill.seeds import generator
 from fedspill.tensor_file import bytes_of, is_large
 
@@ -37,16 +46,22 @@ class AttackCost:
     per_message: float = 0.002
     control: float = 0.25
     per_parameter: float = 2e-8  # of each message
+    per_class: float = 0.0  # of each message
+    per_class_pair: float = 0.0  # of each message: bases and samples of all classes meet each other
+    per_product: float = 0.0  # of each message, for a record and a weight of a layer that sees one vector a record
     rehearses: float = 0.0  # operations that it pays for each message; 0 where it trains no make-believe clients
 
 
-# Seconds in the stores of audits of the default plan (40 messages recorded), single-gradients and bank_and_shop; how
-# they grow with parameters by benchmarks/growth.py. Attacks that rehearse train make-believe clients for each message.
-# Attacks that plant run a federation of their own, whatever is recorded.
+# What grows was timed part by part on federations of `benchmarks/growth.py` (20 clients in 4 and 16 rounds, 100 in 4;
+# 20 and 500 thousand parameters; 10 and 160 classes) and on the default plan. Make-believe clients are beside it, see
+# `_rehearsals`; whom Decaf rehearses is not known beforehand, under plain SGD few. Attacks that plant run a federation
+# of their own, whatever is recorded; these and controls are from the stores of audits of the default plan,
+# single-gradients and bank_and_shop.
 COSTS = {
-    "composition-by-counts": AttackCost(0.3, 0.095, 2.2, 8e-7, MOST_FLOPS),
-    "labels": AttackCost(0.3, 0.095, 0.6, 8e-7, MOST_FLOPS),
-    "decaf": AttackCost(0.2, 0.04, 0.2, 3e-7, FLOPS_OF_COMPOSITIONS),
+    "composition-by-counts": AttackCost(0.65, 0.005, 2.2, per_class=1.3e-4, rehearses=MOST_FLOPS),
+    "labels": AttackCost(0.65, 0.005, 0.6, per_class=1.3e-4, rehearses=MOST_FLOPS),
+    "decaf": AttackCost(0.2, 0.003, 0.2, per_parameter=9e-8, per_class_pair=1.5e-5),
+    "membership": AttackCost(0.1, 0.0, 0.25, per_parameter=0.0, per_product=2.4e-10),
     "inputs": AttackCost(0.1, 0.02, 0.4),
     "summed-inputs": AttackCost(0.1, 0.02, 0.4),
     "planted": AttackCost(1.4, 0.0, 0.6),
@@ -64,7 +79,11 @@ COSTS = {
     "generative-regression": AttackCost(2.5, 0.0, 2.5),
 }
 OTHERS = AttackCost()
+NEEDED_TO_REHEARSE = frozenset({"architecture", "aux_data"})  # by an adversary
 REFERENCE = 0.107  # CPU seconds of `_fixed_work` there
+# CPU seconds there of fitting to make-believe clients: those of a round at one degree of knowledge, and those of one
+# message, and what of the latter is due to a class and to a parameter.
+FIT_OF_ROUND, FIT_OF_MESSAGE, FIT_PER_CLASS, FIT_PER_PARAMETER = 0.032, 0.01, 5.5e-4, 1.1e-7
 STARTING = 7.0  # CPU seconds there to load torch twice, and to write the reports
 # Share of the attacks that run which find enough for defenses to be tried on: in seconds, and in number.
 TRIED_COST, TRIED_UNITS = 0.5, 0.2
@@ -113,6 +132,26 @@ class _Calibration:
     gpu_bytes: int
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """What the costs of attacks grow with."""
+
+    rounds: float
+    messages: float
+    parameters: int
+    classes: int
+    products: float  # records that membership asks about and knows, times weights of layers that see one vector each
+
+
+@dataclass(frozen=True)
+class _Rehearsals:
+    """Make-believe clients that an attack trains, where it does."""
+
+    operations: float  # that it must pay for a message; infinite where it never rehearses
+    training: float = 0.0  # CPU seconds on this machine
+    fitting: float = 0.0  # CPU seconds on the reference machine
+
+
 def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     """Trains one client once to learn what a round costs; what defenses will be tried on is a guess."""
     empty = _empty_process()
@@ -125,20 +164,20 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     recordings = (1 + len(candidates) + together) * plan.repeats
     attacks = plan.repeats * round((1 + together + TRIED_UNITS * len(candidates)) * len(runnable))
 
-    messages = _messages(deployment)
-    parameters = sum(parameter.numel() for parameter in deployment.build_model().parameters())
-    rehearsed = _operations_of_rehearsals(deployment, messages)
-    costs = {pair.id: _unit_seconds(pair, messages, parameters, rehearsed) for pair in runnable}
+    sizes = _sizes(deployment)
+    some = any(COSTS.get(pair.attack, OTHERS).rehearses for pair in runnable)
+    rehearsals = _rehearsals(deployment, sizes, measured) if some else _Rehearsals(math.inf)
+    costs = {pair.id: _unit_seconds(pair, sizes, rehearsals, measured.slowness) for pair in runnable}
     tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
     once = (1 + together) * sum(costs.values()) + TRIED_COST * sum(tried)
     controls = sum(COSTS.get(pair.attack, OTHERS).control for pair in runnable)
     training = recordings * measured.client_seconds * _clients_a_round(deployment) * plan.federation.rounds
-    units = training + measured.slowness * (plan.repeats * once + controls)
+    units = training + plan.repeats * once + measured.slowness * controls
     starting = measured.slowness * STARTING
 
     first, others = (deployment.recording_bytes(keep) for keep in (deployment.keep(), plan.record.keep()))
     size = plan.repeats * first + (recordings - plan.repeats) * others
-    truth = recordings * messages * TRUTH_BYTES * _samples(deployment)
+    truth = recordings * sizes.messages * TRUTH_BYTES * _samples(deployment)
     unit_memory = _unit_memory(deployment, empty)
     on_gpu = plan.device != "cpu"
     return Estimate(
@@ -177,14 +216,99 @@ def _empty_process() -> int:
     return min(held_by(os.getpid()), MOST_EMPTY)
 
 
-def _unit_seconds(pair: Pair, messages: float, parameters: int, rehearsed: float) -> float:
-    """On the reference machine."""
+def _unit_seconds(pair: Pair, sizes: _Sizes, rehearsals: _Rehearsals, slowness: float) -> float:
+    """On this machine."""
     cost = COSTS.get(pair.attack, OTHERS)
     if pair.facts.needed().does & MAY_BE_CAUGHT:  # it runs a federation of its own, one round for each record asked for
-        return cost.once
-    if 0 < cost.rehearses < rehearsed:
-        cost = OTHERS
-    return cost.once + messages * (cost.per_message + cost.per_parameter * parameters)
+        return slowness * cost.once
+    per_message = (
+        cost.per_message
+        + cost.per_parameter * sizes.parameters
+        + cost.per_class * sizes.classes
+        + cost.per_class_pair * sizes.classes**2
+        + cost.per_product * sizes.products
+    )
+    alone = slowness * (cost.once + sizes.messages * per_message)
+    if rehearsals.operations > cost.rehearses or not pair.threat.knows >= NEEDED_TO_REHEARSE:
+        return alone
+    return alone + rehearsals.training + slowness * rehearsals.fitting
+
+
+def _sizes(deployment: Deployment) -> _Sizes:
+    model = deployment.build_model()
+    messages = _messages(deployment)
+    rounds = messages if deployment.is_vertical else messages / max(_clients_a_round(deployment), 1)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    products = 0.0
+    if not deployment.is_vertical:
+        asked, test = deployment.plan.membership, deployment.dataset.test
+        held = sum(map(len, deployment.shares.clients))
+        records = min(asked.members, held) + min(asked.others, len(test)) + len(deployment.shares.auxiliary)
+        products = float(records * _weights_at_vectors(model, deployment.dataset.train.x[:1]))
+    return _Sizes(rounds, messages, parameters, len(deployment.dataset.classes), products)
+
+
+def _weights_at_vectors(model: nn.Module, example: Tensor) -> int:
+    """Weights of linear layers that see one vector for each record; `example` is a batch of one."""
+    seen = set[nn.Linear]()
+
+    def look(layer: nn.Linear, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].ndim == 2:
+            seen.add(layer)
+
+    handles = [layer.register_forward_pre_hook(look) for layer in model.modules() if isinstance(layer, nn.Linear)]
+    try:
+        with torch.no_grad():
+            model.eval()(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sum(layer.weight.numel() for layer in seen)
+
+
+def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -> _Rehearsals:
+    """Trainings as `rehearsed_shares` makes them: in some rounds at all degrees of knowledge, in the others at one, for
+    all clients of a round together; and for each message some around what was found.
+    """
+    operations = _operations_of_rehearsals(deployment, sizes.messages)
+    if operations > max(cost.rehearses for cost in COSTS.values()) or not len(deployment.shares.auxiliary):
+        return _Rehearsals(math.inf)
+    shop = Workshop(
+        deployment.build_model(),
+        deployment.settings.training,
+        deployment.shares.auxiliary,
+        device=deployment.plan.device,
+    )
+    samples = max(map(len, deployment.shares.clients))
+    try:
+        plan = affordable(shop, samples * deployment.settings.training.epochs, math.inf)
+        once = _make_believe_seconds(shop, plan.near, samples)
+    except (RuntimeError, ValueError, TypeError):  # what cannot be trained here is not rehearsed by attacks either
+        return _Rehearsals(math.inf)
+    leading = min(plan.leading, sizes.rounds)
+    tries = leading * len(plan.known) + sizes.rounds - leading
+    learnt = leading * sum(plan.known) + (sizes.rounds - leading) * sum(plan.known) / len(plan.known)
+    passes = learnt * len(shop.auxiliary) / samples  # as many samples as so many clients have
+    trained = tries * plan.broad + sizes.messages * plan.near
+    per_message = FIT_OF_MESSAGE + FIT_PER_CLASS * sizes.classes + FIT_PER_PARAMETER * sizes.parameters
+    return _Rehearsals(
+        operations,
+        trained * once + passes * measured.client_seconds,
+        tries * FIT_OF_ROUND + sizes.messages * per_message,
+    )
+
+
+def _make_believe_seconds(shop: Workshop, clients: int, samples: int) -> float:
+    """Seconds of one make-believe client, by training as many as there are around one message."""
+    start = {name: tensor.clone() for name, tensor in state_of(shop.model).items()}
+    rows = torch.arange(clients * samples).remainder(len(shop.auxiliary)).view(clients, samples)
+    last, took = list(start)[-1:], []
+    clock = _clock(torch.device(shop.device))
+    for _ in range(2):  # the first one also finds out whether they can be trained together
+        began = clock()
+        shop.send(start, rows, last, generator(0, "estimate"))
+        took.append(clock() - began)
+    return min(took) / clients
 
 
 def _operations_of_rehearsals(deployment: Deployment, messages: float) -> float:
@@ -242,7 +366,7 @@ def _calibrated(deployment: Deployment) -> _Calibration:
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     share = deployment.shares.clients[0].to(device)
     on_gpu = device.type == "cuda"
-    clock = time.perf_counter if on_gpu else time.process_time  # who waits for a GPU takes no CPU time
+    clock = _clock(device)
     took = []
     for _ in range(2):  # the first one also pays for what torch sets up once
         began = clock()
@@ -254,6 +378,11 @@ def _calibrated(deployment: Deployment) -> _Calibration:
     if is_to_be_replayed(training, device, "auto"):
         reserved *= clients_side_by_side(model, len(deployment.shares.clients))
     return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), reserved)
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Who waits for a GPU takes no CPU time."""
+    return time.perf_counter if device.type == "cuda" else time.process_time
 
 
 def _fixed_work() -> float:

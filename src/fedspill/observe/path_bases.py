@@ -11,7 +11,7 @@ which is linear in r. Decaf, quantity and confidence estimates are linear solves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples
 from fedspill.errors import NotApplicable
 
-# Weights of the closed Newton-Cotes rules for 1, 2, 3 and 5 even points: the start alone, trapezoid, Simpson, Boole.
-QUADRATURE: dict[int, tuple[float, ...]] = {
-    1: (1.0,),
-    2: (1 / 2, 1 / 2),
-    3: (1 / 6, 4 / 6, 1 / 6),
-    5: (7 / 90, 32 / 90, 12 / 90, 32 / 90, 7 / 90),
+# Places on the segment and their weights: the start alone, the trapezoid, Gauss and Legendre's three points, Boole's
+# five. The last two are exact for polynomials of degree five, and three points are three fifths of the work.
+_GAUSS = 0.15**0.5
+QUADRATURE: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    1: ((0.0,), (1.0,)),
+    2: ((0.0, 1.0), (1 / 2, 1 / 2)),
+    3: ((0.5 - _GAUSS, 0.5, 0.5 + _GAUSS), (5 / 18, 8 / 18, 5 / 18)),
+    5: ((0.0, 0.25, 0.5, 0.75, 1.0), (7 / 90, 32 / 90, 12 / 90, 32 / 90, 7 / 90)),
 }
 
 
@@ -47,12 +49,45 @@ class HeadProbe:
 
 @dataclass(frozen=True, eq=False)
 class PathBases:
-    """Class gradients averaged along the segment, and one probe half-way that tells how single samples scatter."""
+    """What the last layer sees at some points of the segment; class gradients are averages over these by weight."""
 
-    gradients: Tensor  # (classes, outputs, features + 1), float64
-    middle: HeadProbe
-    bias_power: Tensor  # (classes, outputs) mean square of a sample's bias gradient, averaged along the segment
-    least_feature: float  # the smallest last-layer input seen: below zero the sign theorem does not hold
+    classes: int
+    probes: tuple[HeadProbe, ...]
+    weights: tuple[float, ...]  # of the probes, adding up to 1
+
+    @property
+    def middle(self) -> HeadProbe:
+        """The probe half-way, which tells how single samples scatter."""
+        return self.probes[len(self.probes) // 2]
+
+    @property
+    def least_feature(self) -> float:
+        """The smallest last-layer input seen: below zero the sign theorem does not hold."""
+        return min(float(probe.features.min()) for probe in self.probes)
+
+    @property
+    def gradients(self) -> Tensor:
+        """(classes, outputs, features + 1) float64, averaged along the segment."""
+        return self._averaged(lambda probe: probe.class_gradients(self.classes))
+
+    @property
+    def bias_gradients(self) -> Tensor:
+        """(classes, outputs) the last column of `gradients`."""
+        return self._averaged(lambda probe: class_mean_weights(probe.labels, self.classes) @ probe.errors)
+
+    @property
+    def bias_power(self) -> Tensor:
+        """(classes, outputs) mean square of a sample's bias gradient, averaged along the segment."""
+        return self._averaged(lambda probe: class_mean_weights(probe.labels, self.classes) @ probe.errors**2)
+
+    def is_finite(self) -> bool:
+        return all(bool(p.features.isfinite().all()) and bool(p.errors.isfinite().all()) for p in self.probes)
+
+    def _averaged(self, of: Callable[[HeadProbe], Tensor]) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for weight, probe in zip(self.weights, self.probes, strict=True):
+            total = total + weight * of(probe)
+        return total
 
 
 @torch.no_grad()
@@ -64,23 +99,18 @@ def path_bases(
     auxiliary: Examples,
     classes: int,
     *,
-    points: int = 5,
+    points: int = 3,
 ) -> PathBases:
     """Bases along `before` to `before + change`, by a rule of `points` points; `head` names the last layer's weight.
 
     The parameters of `model` are overwritten. It is left in evaluation mode, except for its batch normalisation.
     """
-    weights = QUADRATURE[points]
-    gradients, power, least, middle = torch.zeros(()), torch.zeros(()), torch.inf, None
-    for index, weight in enumerate(weights):
-        load_between(model, before, change, index / max(points - 1, 1))
-        probe = probe_head(model, head, auxiliary)
-        least = min(least, float(probe.features.min()))
-        gradients = gradients + weight * probe.class_gradients(classes)
-        power = power + weight * (class_mean_weights(probe.labels, classes) @ probe.errors**2)
-        middle = probe if index == len(weights) // 2 else middle
-    assert middle is not None
-    return PathBases(gradients, middle, power, least)
+    positions, weights = QUADRATURE[points]
+    probes = []
+    for position in positions:
+        load_between(model, before, change, position)
+        probes.append(probe_head(model, head, auxiliary))
+    return PathBases(classes, tuple(probes), weights)
 
 
 def load_between(model: nn.Module, before: Mapping[str, Tensor], change: Mapping[str, Tensor], position: float) -> None:
@@ -124,35 +154,6 @@ def class_mean_weights(labels: Tensor, classes: int) -> Tensor:
     """(classes, n) weights that average over the samples of each class: one over its size for its members, else 0."""
     member = torch.nn.functional.one_hot(labels, classes).T.double()
     return member / member.sum(1, keepdim=True)
-
-
-def whitened_products(columns: Tensor, probe: HeadProbe, shares: Tensor, ridge: float) -> Tensor:
-    """(m, m) the inner products x' C^-1 y of columns (m, outputs, features + 1), whitened by sample noise C.
-
-    C is the covariance of one sample's gradient within its class, classes in proportion to `shares` (classes,), plus
-    `ridge` times its mean variance. It has as many directions as there are samples, so it is inverted among those
-    (Woodbury): the cost does not grow with the square of the layer's width.
-    """
-    classes = len(shares)
-    member = class_mean_weights(probe.labels, classes)
-    weight = (shares[:, None] * member).sum(0).clamp_min(0).sqrt()  # (n,)
-    gram = (probe.errors @ probe.errors.T) * (probe.features @ probe.features.T)
-    seen = torch.stack([((probe.errors @ column) * probe.features).sum(1) for column in columns], 1)  # (n, m)
-    one_hot = (member > 0).double()
-    gram = gram - one_hot.T @ (member @ gram)
-    gram = gram - (gram @ member.T) @ one_hot
-    seen = seen - one_hot.T @ (member @ seen)
-    gram, seen = weight[:, None] * gram * weight, weight[:, None] * seen
-    flat = columns.flatten(1)
-    floor = ridge * float(gram.trace()) / flat.shape[1]
-    if not floor > 0:
-        return flat @ flat.T
-    root, failed = torch.linalg.cholesky_ex(gram + floor * torch.eye(len(gram), dtype=gram.dtype))
-    if bool(failed):  # samples that differ too much in size have a covariance that is singular in float64
-        return flat @ flat.T
-    part = torch.linalg.solve_triangular(root, seen, upper=False)
-    whitened: Tensor = (flat @ flat.T - part.T @ part) / floor
-    return whitened
 
 
 def last_layer_matrix(tensors: Mapping[str, Tensor], weight: str, bias: str | None) -> Tensor:

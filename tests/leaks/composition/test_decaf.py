@@ -21,7 +21,8 @@ from fedspill.leaks.composition.shares.path_shares import hedged
 from fedspill.leaks.composition.shares.published_steps import descent, null_classes, read_out
 from fedspill.models.heads import last_linear
 from fedspill.observe.local_changes import KnownOptimizer
-from fedspill.observe.path_bases import HeadProbe, class_mean_weights, whitened_products
+from fedspill.observe.path_bases import QUADRATURE, HeadProbe, PathBases, class_mean_weights
+from fedspill.observe.path_products import products_by_samples, products_of, whitened_products
 from fedspill.observe.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
@@ -243,6 +244,32 @@ def test_whitened_inner_products_equal_the_dense_inverse() -> None:
     covariance = covariance + 0.1 * covariance.trace() / 12 * torch.eye(12)
     dense = columns.flatten(1) @ torch.linalg.solve(covariance, columns.flatten(1).T)
     assert torch.allclose(whitened_products(columns, probe, shares, 0.1), dense, rtol=1e-6)
+
+
+def test_whitened_products_are_the_same_whether_bases_are_formed_or_only_samples_multiplied() -> None:
+    rng = torch.Generator().manual_seed(3)
+    labels = torch.tensor([2, 0, 1, 0, 2, 2, 0, 3, 1, 2])  # one class has a single sample, which scatters about nothing
+
+    def probe() -> HeadProbe:
+        features, errors = (torch.randn(10, 4, generator=rng, dtype=torch.float64) for _ in range(2))
+        return HeadProbe(torch.cat([features, torch.ones(10, 1, dtype=torch.float64)], 1), errors, labels)
+
+    sent = torch.randn(4, 5, generator=rng, dtype=torch.float64)
+    for points in (1, 2, 3, 5):
+        bases = PathBases(4, tuple(probe() for _ in range(points)), QUADRATURE[points][1])
+        formed = products_of(torch.cat([bases.gradients, sent[None]]), bases.middle, 4)
+        for shares in ([0.25] * 4, [0.7, 0.0, 0.2, 0.1]):
+            mixture = torch.tensor(shares, dtype=torch.float64)
+            dense, found = formed.at(mixture, 0.01), products_by_samples(bases, sent).at(mixture, 0.01)
+            assert torch.allclose(found, dense, rtol=0, atol=1e-9 * float(dense.abs().max()))
+        assert torch.allclose(bases.bias_gradients, bases.gradients[:, :, -1])
+
+
+def test_three_and_five_points_average_a_polynomial_of_degree_five_exactly() -> None:
+    for points in (3, 5):
+        positions, weights = QUADRATURE[points]
+        found = sum(weight * position**5 for position, weight in zip(positions, weights, strict=True))
+        assert found == pytest.approx(1 / 6, abs=1e-12)
 
 
 def test_momentum_counts_as_more_steps() -> None:

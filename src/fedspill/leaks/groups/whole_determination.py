@@ -17,14 +17,8 @@ from fedspill.leaks.groups.leak import GROUPS
 from fedspill.messages import SERVER
 from fedspill.observe.known_defenses import KnownDefenses
 from fedspill.observe.local_changes import KnownFederation, read_known_federation
-from fedspill.observe.path_bases import (
-    HeadProbe,
-    last_layer_matrix,
-    load_between,
-    path_bases,
-    probe_head,
-    whitened_products,
-)
+from fedspill.observe.path_bases import HeadProbe, last_layer_matrix, load_between, path_bases, probe_head
+from fedspill.observe.path_products import whitened_products
 from fedspill.observe.round_sums import WATCHER_NEEDS, LabelsPerClient, Rehearsal, RoundSum, read_round_sums
 from fedspill.observe.simplex import cone_fit
 from fedspill.trace import Origin, View

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedspill.observe.path_bases import PathBases, whitened_products
+from fedspill.observe.path_bases import PathBases
+from fedspill.observe.path_products import path_products
 from fedspill.observe.simplex import simplex_fit
 
 RIDGE = 0.001  # of the mean variance, in the whitening
@@ -19,15 +20,16 @@ def path_shares(bases: PathBases, mean_gradient: Tensor, allowed: Tensor) -> tup
     First with the noise of evenly mixed classes, then with that of the mixture found. Where all classes together
     explain what was seen, the null test could only do harm and is not used.
     """
-    columns = torch.cat([bases.gradients, mean_gradient[None]])
-    mixture = torch.full((len(allowed),), 1 / len(allowed), dtype=torch.float64)
-    shares, agreement = simplex_fit(whitened_products(columns, bases.middle, mixture, RIDGE), torch.ones_like(allowed))
+    products = path_products(bases, mean_gradient)
+    even = torch.full((len(allowed),), 1 / len(allowed), dtype=torch.float64)
+    by_even = products.at(even, RIDGE)
+    every = torch.ones_like(allowed)
+    shares, agreement = simplex_fit(by_even, every)
     if agreement > SURE:
-        allowed = torch.ones_like(allowed)
-    for _ in range(2):
-        shares, agreement = simplex_fit(whitened_products(columns, bases.middle, mixture, RIDGE), allowed)
-        mixture = 0.9 * shares + 0.1 / len(shares)
-    return shares, agreement
+        allowed = every
+    elif not bool(allowed.all()):
+        shares, agreement = simplex_fit(by_even, allowed)
+    return simplex_fit(products.at(0.9 * shares + 0.1 * even, RIDGE), allowed)
 
 
 def hedged(shares: Tensor, allowed: Tensor, agreement: float) -> Tensor:
@@ -49,12 +51,12 @@ def adam_bias_shares(bases: PathBases, mean_step: Tensor, allowed: Tensor, batch
     Adam divides each coordinate by the root of its mean square, here that of the batch mean along the path:
     (E g)^2 + Var g / batch size. It depends on the shares, so the two are found in turns.
     """
-    gradients = bases.gradients[:, :, -1]  # (classes, outputs)
+    gradients, power = bases.bias_gradients, bases.bias_power  # (classes, outputs)
     shares = allowed.double() / allowed.sum()
     agreement = 0.0
     for _ in range(8):
         mean = shares @ gradients
-        spread = (shares @ bases.bias_power - mean**2).clamp_min(0)
+        spread = (shares @ power - mean**2).clamp_min(0)
         scale = (mean**2 + spread / batch_size).sqrt().clamp_min(1e-12)
         columns = torch.cat([gradients / scale, mean_step[None]])
         found, agreement = simplex_fit(columns @ columns.T, allowed)
