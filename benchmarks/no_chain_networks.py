@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -190,7 +189,7 @@ class Experts(nn.Module):
         return out
 
 
-FIRST: tuple[Callable[[], nn.Module], ...] = (
+FIRST: tuple[type[nn.Module], ...] = (
     ResidualMlp,
     TwoBranches,
     Gated,
@@ -198,12 +197,13 @@ FIRST: tuple[Callable[[], nn.Module], ...] = (
     InputAgain,
     PatchAttention,
 )
-HELD_OUT: tuple[Callable[[], nn.Module], ...] = (Highway, TiedWeights, Maxout, Experts)
+HELD_OUT: tuple[type[nn.Module], ...] = (Highway, TiedWeights, Maxout, Experts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", choices=["first", "held-out"])
+    parser.add_argument("--networks", nargs="+", help="only these")
     parser.add_argument("--samples", nargs="+", type=int, default=[4, 8])
     parser.add_argument("--seed", type=int, default=99_000, help="of the first batch")
     parser.add_argument("--batches", type=int, default=20)
@@ -211,7 +211,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     dataset: Dataset = make("datasets", "digits").load(asked.data_dir)
-    for kind in FIRST if asked.which == "first" else HELD_OUT:
+    every = FIRST if asked.which == "first" else HELD_OUT
+    for kind in [one for one in every if not asked.networks or one.__name__ in asked.networks]:
         for samples in asked.samples:
             whole = exact = seen = vouched = false = 0
             spent, said = 0.0, Counter[str]()
@@ -239,7 +240,8 @@ def main() -> None:
             n, images = asked.batches, asked.batches * samples
             print(
                 f"{kind.__name__:16} B {samples:2} n {n}: whole batches {whole}/{n}; "
-                f"images above 60 dB {exact}/{images}, 30 dB {seen}/{images}; vouched for {vouched}, of them false {false}; CPU s each {spent / n:.2f} "
+                f"images above 60 dB {exact}/{images}, 30 dB {seen}/{images}; "
+                f"vouched for {vouched}, of them false {false}; CPU s each {spent / n:.2f} "
                 f"{'; '.join(f'{count} x {why}' for why, count in said.items() if count)}",
                 flush=True,
             )

@@ -47,6 +47,8 @@ class Front:
         """(k, *shape) the samples with these features, by a search from `start`, grey if it is None."""
         if self.below is None:
             return features.reshape(len(features), *self.shape)
+        if not len(features):
+            return features.new_zeros(0, *self.shape)
         begin = features.new_zeros(len(features), *self.shape) if start is None else start
         return image_of(self.below, features, begin, rng, NEARLY)
 

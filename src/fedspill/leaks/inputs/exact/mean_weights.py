@@ -18,6 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.explained_update import labels_by_last_layer
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
@@ -103,7 +104,10 @@ def explanation(
             best = Explanation(x, labels, missed)
         if missed < enough or idle == IDLE or turn == TURNS:
             break
-        x = solve(message, x)
+        try:
+            x = solve(message, x)
+        except CannotRecover:  # training on these led where the pair does not hold so many samples
+            break
         labels = labels_by_last_layer(message, x)
     return best
 
