@@ -51,7 +51,8 @@ class Gated(Layers):
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         scale = self.few(x).softmax(1)[:, :1]
-        return self.upper(scale * self.one(x) * self.gate(x).sigmoid()) + 0 * self.wide(x)
+        out: Tensor = self.upper(scale * self.one(x) * self.gate(x).sigmoid()) + 0 * self.wide(x)
+        return out
 
 
 class NormOfTheFirst(Layers):

@@ -85,6 +85,7 @@ def gradient_bases(
     There are fewer directions than samples where a sample occurs twice, and more only where their number is wrong, or
     where the gradient `drifts`: it is a mean over weights that moved, and holds small directions beside the samples.
     """
+    first: TruncatedSvd | None
     if drifts and expected is not None:
         first = leading_directions(gradients.first, expected, rng)
     else:
