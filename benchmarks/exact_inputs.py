@@ -108,10 +108,16 @@ CELLS = {
     },
     "convolutions": Cell("digits", behind_convolutions, (4, 8, 16, 32)),
     "convolutions-cifar10": Cell("cifar10", behind_convolutions, (4, 8, 16, 32)),
-    **{f"epochs-lr{lr}": Cell("mnist", dense, (4, 8, 10), float(lr)) for lr in (".001", ".01", ".1")},
-    "epochs-momentum": Cell("mnist", dense, (4, 8, 10), 0.01, momentum=0.9),
-    **{f"epochs-cnn-lr{lr}": Cell("mnist", strided, (4, 8, 10), float(lr)) for lr in (".001", ".01", ".1")},
-    "epochs-cnn-momentum": Cell("mnist", strided, (4, 8, 10), 0.01, momentum=0.9),
+    **{f"epochs-lr{lr}": Cell("mnist", dense, (4, 10), float(lr)) for lr in (".001", ".01", ".1")},
+    "epochs-momentum": Cell("mnist", dense, (4, 10), 0.01, momentum=0.9),
+    **{f"epochs-cnn-lr{lr}": Cell("mnist", strided, (4, 10), float(lr)) for lr in (".001", ".01", ".1")},
+    "epochs-cnn-momentum": Cell("mnist", strided, (4, 10), 0.01, momentum=0.9),
+    **{f"epochs-fashion-lr{lr}": Cell("fashion-mnist", dense, (4, 10), float(lr)) for lr in (".001", ".01", ".1")},
+    "epochs-fashion-momentum": Cell("fashion-mnist", dense, (4, 10), 0.01, momentum=0.9),
+    **{
+        f"epochs-cnn-fashion-lr{lr}": Cell("fashion-mnist", strided, (4, 10), float(lr)) for lr in (".001", ".01", ".1")
+    },
+    "epochs-cnn-fashion-momentum": Cell("fashion-mnist", strided, (4, 10), 0.01, momentum=0.9),
 }
 
 

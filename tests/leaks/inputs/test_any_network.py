@@ -41,6 +41,33 @@ class ScaledInside(Layers):
         return self.upper(torch.tanh(self.one(x))) + 0 * self.wide(x)
 
 
+class Gated(Layers):
+    """Three layers read the input, and one of them is too narrow to tell samples apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.few, self.gate = nn.Linear(20, 2), nn.Linear(20, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        scale = self.few(x).softmax(1)[:, :1]
+        out: Tensor = self.upper(scale * self.one(x) * self.gate(x).sigmoid()) + 0 * self.wide(x)
+        return out
+
+
+class NormOfTheFirst(Layers):
+    """A layer norm of the first layer holds every mixture of samples as well as the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.down = nn.LayerNorm(32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.one(x.flatten(1))
+        out: Tensor = self.head(h + self.down(torch.tanh(self.two(self.norm(h))))) + 0 * self.wide(x.flatten(1))
+        return out
+
+
 class DropsAtRandom(AroundALayer):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(nn.functional.dropout(x, 0.3, self.training))
@@ -84,6 +111,23 @@ def test_paths_around_layers_and_scaling_inside_the_network_hide_nothing(network
     assert found.route == ROUTE
     assert found.labels is not None
     assert sorted(found.labels.tolist()) == sorted(y.tolist())
+
+
+@pytest.mark.parametrize("network", [Gated, NormOfTheFirst])
+def test_layers_that_hold_mixtures_of_samples_too_are_not_asked_for_samples(network: type[nn.Module]) -> None:
+    x, y = batch(4, 20)
+    found = found_of(network(), x, y)
+    assert len(found.samples) == 4
+    assert float(torch.cdist(found.samples, x.double()).min(1).values.max()) < 1e-3
+    assert bool(found.certified.all())
+
+
+def test_samples_that_were_found_are_taken_out_before_others_are_sought() -> None:
+    x, y = batch(10, 20)
+    found = found_of(AroundALayer(), x, y)
+    assert len(found.samples) == 10
+    assert float(torch.cdist(found.samples, x.double()).min(1).values.max()) < 1e-3
+    assert bool(found.certified.all())
 
 
 def test_samples_that_take_another_branch_than_was_traced_are_found_by_running_the_network() -> None:

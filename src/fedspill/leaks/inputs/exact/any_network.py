@@ -6,8 +6,12 @@ holds what it was fed. So every sample solves
     (I - V2 V2^T) fed(V q) = 0,
 
 whatever the network does on the way: connections around layers, gates, several paths. Both layers are found by running
-the network, and nothing is traced. What a single sample sent is not known on the way, so that none is taken out of the
-gradient and batches are smaller than in a chain. All samples together are vouched for if they give the whole gradient.
+the network, and nothing is traced. The second one must be fed something that tells samples from mixtures of them: a
+layer that reads the input too, or a layer norm of the first, holds every mixture of samples as well as the samples.
+
+What a sample that was found gives of the whole gradient is known by running the network on it, with the label for which
+the first layer's gradient holds what it sends back. It is taken out, and the rest is sought in what remains. All
+samples together are vouched for if they give the whole gradient.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import PerSample
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
-from fedspill.leaks.inputs.exact.gradient_rank import leading_directions, room, truncated_svd
-from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, find_roots, usual_scale
+from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
+from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
 from fedspill.leaks.inputs.exact.two_linear_layers import CLEAN, SCALES
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
@@ -37,6 +41,8 @@ MOST_INPUTS = 4_096  # values of a sample, where what the first layer reads has 
 WORST_CONDITION = 1e3  # of the map from a sample to what the first layer reads: how much rounding may grow
 SAME = 1e-9  # relative, of float64 values that are equal but for rounding
 USELESS = 0.5  # share of the whole gradient that samples may not leave and still be an answer
+IDLE = 2  # searches in a row that find nothing new, to give up after
+MIXED = 0.03  # share of what a layer is fed for a mixture of two inputs that these do not give
 EXPLAINED = 1e-3  # share of the whole gradient that certified samples may leave
 
 
@@ -73,37 +79,89 @@ def batch_of_any_network(
     one = truncated_svd(gradient, size, rng)
     if one is None or one.rank != size or room(gradient) <= size:
         raise CannotRecover(f"the layer that reads inputs does not have the directions of {size} samples")
-    two = leading_directions(attacked.gradients[f"{second}.weight"].double(), size, rng)
-    bias = attacked.gradients.get(f"{first.name}.bias")
-    equation = None if bias is None else (one.left.T @ bias.double()) / one.sizes
-
-    def fed(features: Tensor) -> Tensor:
-        return _fed(model, first.samples(features.clone()))[second]
-
-    condition = SpanCondition.of(one.right, None, PerSample(fed), two.right, equation)
-    tolerance = min(0.05, max(CLEAN, 2 * (one.tail + two.tail)))
-    q = one.right.new_zeros(0, size)
-    for share in SCALES:
-        scale = share * usual_scale(len(one.right))
-        q = find_roots(condition, size, scale=scale, tolerance=tolerance, rng=rng, spread=one.sizes, known=q)
-        if len(q) >= size:
-            break
-    if not len(q):
+    network = PlantedNetwork(model, PlantedLayer(first.name, second, ()))
+    x, labels = _peeled(attacked, network, first, one, classes, rng)
+    if not len(x):
         return RecoveredInputs.none(f"no sample of {size} is a root of the span condition", tried=True)
-    features = q @ one.right.T
-    x = first.samples(features)
     route = "a layer that reads inputs, and one that is fed what is made of them"
     if len(x) < size:
         return RecoveredInputs(x, torch.zeros(len(x), dtype=torch.bool), route=route)
-    delta = (gradient @ torch.linalg.pinv(features)).T
-    labels = _labels(PlantedNetwork(model, PlantedLayer(first.name, second, ())), x, delta, classes)
     targets = one_hot(labels, classes).double()
     whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, x, targets)[0]
     if whole > USELESS:
         return RecoveredInputs.none("the samples that solve the span condition do not explain the gradient", tried=True)
     # Without a bias a sample's size follows from that of the gradient alone, which clipping changes.
-    certified = torch.full((size,), whole < EXPLAINED and bias is not None)
+    has_bias = f"{first.name}.bias" in attacked.gradients
+    certified = torch.full((size,), whole < EXPLAINED and has_bias)
     return RecoveredInputs(x, certified, labels, unexplained=whole, route=route)
+
+
+def _peeled(
+    attacked: AttackedMessage,
+    network: PlantedNetwork,
+    first: ReadingLayer,
+    one: TruncatedSvd,
+    classes: int,
+    rng: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """(k, *shape) the samples that are found, and their labels; those found are taken out before others are sought.
+
+    `one` are the directions of the first layer's gradient.
+    """
+    whole, tolerance = _condition(attacked.gradients, network, first, one, attacked.samples, rng)
+    rest, found, labels = attacked.gradients, one.right.new_zeros(0, one.rank), torch.zeros(0, dtype=torch.int64)
+    idle = 0
+    while len(found) < one.rank and idle < IDLE:
+        left = one.rank - len(found)
+        rows = one if not len(found) else leading_directions(rest[f"{first.name}.weight"], left, rng)
+        condition, near = _condition(rest, network, first, rows, left, rng)
+        idle += 1
+        q = one.right.new_zeros(0, left)
+        for share in SCALES:
+            scale = share * usual_scale(len(rows.right))
+            q = find_roots(
+                condition, left, scale=scale, tolerance=max(tolerance, near), rng=rng, spread=rows.sizes, known=q
+            )
+            if len(q) >= left:
+                break
+        if not len(q):
+            continue
+        y, residual = descend(whole, whole.y(q @ rows.right.T @ one.right), 8, weighted=False)
+        for place in residual.argsort().tolist():
+            root = whole.q(y[place])
+            if float(residual[place]) < tolerance and not is_known(root, found) and len(found) < one.rank:
+                found, idle = torch.cat([found, root[None]]), 0
+        if not idle:
+            x = first.samples(found @ one.right.T)
+            labels = _labels(network, x, one.left, classes)
+            own = gradients_of(attacked.model)(x[None], one_hot(labels, classes).double()[None])
+            names = [name for name, p in attacked.model.named_parameters() if p.requires_grad]
+            share_of_batch = len(x) / attacked.samples
+            rest = {
+                name: attacked.gradients[name] - share_of_batch * g[0].detach()
+                for name, g in zip(names, own, strict=True)
+            }
+    return first.samples(found @ one.right.T), labels
+
+
+def _condition(
+    gradients: Mapping[str, Tensor],
+    network: PlantedNetwork,
+    first: ReadingLayer,
+    rows: TruncatedSvd,
+    samples: int,
+    rng: torch.Generator,
+) -> tuple[SpanCondition, float]:
+    """The span condition of so many samples in these gradients, and what a root may leave of it."""
+    two = leading_directions(gradients[f"{network.layer.second}.weight"].double(), samples, rng)
+    bias = gradients.get(network.layer.bias)
+    equation = None if bias is None else (rows.left.T @ bias.double()) / rows.sizes
+
+    def fed(features: Tensor) -> Tensor:
+        return _fed(network.model, first.samples(features.clone()))[network.layer.second]
+
+    condition = SpanCondition.of(rows.right, None, PerSample(fed), two.right, equation)
+    return condition, min(0.05, max(CLEAN, 2 * (rows.tail + two.tail)))
 
 
 def _two_layers(
@@ -127,15 +185,26 @@ def _two_layers(
             raise CannotRecover("the network mixes the samples of a step")
         if any(name not in one or not torch.allclose(fed, one[name], rtol=SAME, atol=SAME) for one in trained):
             raise CannotRecover("the network draws at random while it trains, or works otherwise then")
+        gradient = attacked.gradients[f"{name}.weight"]
+        if room(gradient) <= size:  # a gate of a few units, or a head: others may tell so many samples apart
+            continue
         if reading is None:
             reading = _reading_layer(model, name, probe, fed)
-            continue
-        gradient = attacked.gradients[f"{name}.weight"]
-        if room(gradient) > size and gradient.shape[1] >= 2 * size:
+        elif gradient.shape[1] >= 2 * size and _tells_mixtures(model, name, probe[0].shape, rng):
             return reading, name
     if reading is None:
-        raise CannotRecover("no linear layer reads the input itself")
+        raise CannotRecover(f"no linear layer with room for {size} samples reads the input itself")
     raise CannotRecover(f"no linear layer beside the one that reads inputs has room for {size} samples")
+
+
+def _tells_mixtures(model: nn.Module, name: str, shape: torch.Size, rng: torch.Generator) -> bool:
+    """Whether what the layer is fed for a mixture of inputs lies outside of the span of what it is fed for these."""
+    inputs = torch.randn(2, *shape, generator=rng, dtype=torch.float64)
+    with torch.no_grad():
+        apart, mixed = (_fed(model, x)[name] for x in (inputs, inputs.mean(0, keepdim=True)))
+    basis = torch.linalg.qr(apart.T)[0]
+    outside = mixed[0] - basis @ (basis.T @ mixed[0])
+    return float(outside.norm()) > MIXED * float(mixed.norm())
 
 
 def _fed(model: nn.Module, x: Tensor) -> Mapping[str, Tensor]:
@@ -184,11 +253,11 @@ def _reading_layer(model: nn.Module, name: str, probe: Tensor, fed: Tensor) -> R
     return ReadingLayer(name, shape, torch.linalg.inv(matrix), offset)
 
 
-def _labels(network: PlantedNetwork, x: Tensor, delta: Tensor, classes: int) -> Tensor:
-    """(n,) the labels for which samples x send back what is nearest in direction to delta (n, rows)."""
+def _labels(network: PlantedNetwork, x: Tensor, columns: Tensor, classes: int) -> Tensor:
+    """(n,) the labels for which what samples x send back lies best in the column space (rows, B) of the gradient."""
     passed = network.passed(x)
-    fits = []
+    outside = []
     for label in range(classes):
         sent = network.sent(passed, torch.full((len(x),), label))
-        fits.append((sent * delta).sum(1) / sent.norm(dim=1).clamp_min(1e-300))
-    return torch.stack(fits, 1).argmax(1)
+        outside.append((sent - (sent @ columns) @ columns.T).norm(dim=1) / sent.norm(dim=1).clamp_min(1e-300))
+    return torch.stack(outside, 1).argmin(1)

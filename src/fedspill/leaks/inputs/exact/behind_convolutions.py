@@ -168,7 +168,9 @@ def _behind_pools(
     return RecoveredInputs(torch.stack(images).double(), nobody, labels[of], route=route)
 
 
-def image_of(below: nn.Module, features: Tensor, start: Tensor, rng: torch.Generator) -> Tensor:
+def image_of(
+    below: nn.Module, features: Tensor, start: Tensor, rng: torch.Generator, recipe: Recipe = SEARCH
+) -> Tensor:
     """(k, *shape) the images with these features (k, f) that a search from `start` (k, *shape) ends at."""
 
     def of(x: Tensor, targets: Tensor) -> list[Tensor]:
@@ -176,7 +178,7 @@ def image_of(below: nn.Module, features: Tensor, start: Tensor, rng: torch.Gener
         return list(made.unbind(1))
 
     no_labels = torch.ones(len(features), 1)
-    found = reconstruct(SEARCH, of, list(features), start.shape, 1, rng=rng, targets=no_labels, start=start[None])
+    found = reconstruct(recipe, of, list(features), start.shape, 1, rng=rng, targets=no_labels, start=start[None])
     return found.x[0]
 
 
@@ -185,11 +187,22 @@ def images_of(
 ) -> tuple[Tensor, Tensor]:
     """(k, *shape) the images with these features (k, f), and (k,) how unlike two searches' answers are, relative."""
     grey = image_of(below, features, torch.zeros(len(features), *shape, dtype=torch.float64), rng)
+    return grey, _unlike(below, features, grey, rng)
+
+
+def unlike_when_moved(below: nn.Module, x: Tensor, rng: torch.Generator) -> Tensor:
+    """(k,) how unlike each image (k, *shape) another one with its features is, that a search from nearby ends at."""
+    with torch.no_grad():
+        features = torch.as_tensor(below(x)).flatten(1)
+    return _unlike(below, features, x, rng)
+
+
+def _unlike(below: nn.Module, features: Tensor, x: Tensor, rng: torch.Generator) -> Tensor:
     # What the layers do not see is not moved back, however little it was moved.
-    drawn = torch.randn(len(features), *shape, generator=rng, dtype=torch.float64)
-    other = image_of(below, features, grey + MOVED * grey.square().mean().sqrt() * drawn, rng)
-    apart = (grey - other).flatten(1).square().mean(1).sqrt()
-    return grey, apart / grey.flatten(1).square().mean(1).sqrt().clamp_min(1e-12)
+    drawn = torch.randn(x.shape, generator=rng, dtype=torch.float64)
+    other = image_of(below, features, x + MOVED * x.square().mean().sqrt() * drawn, rng)
+    apart = (x - other).flatten(1).square().mean(1).sqrt()
+    return apart / x.flatten(1).square().mean(1).sqrt().clamp_min(1e-12)
 
 
 def usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:

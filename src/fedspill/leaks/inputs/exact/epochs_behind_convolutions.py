@@ -1,32 +1,28 @@
-"""Several epochs over one batch behind convolutions: features by the sum of the steps, then images.
+"""Several epochs over one batch behind convolutions: what the linear pair was fed, images, and training on them again.
 
 The convolutions move too, so that the first linear layer is fed something else at every step, and no span is exact.
-The sum of the steps still gives features that are nearly right (roots_of_sums.py), and these give images. From
-there all pixels are moved together until training on them, as the client did, gives what it sent. What rectifiers hide
-shows nowhere in that, so that nothing is vouched for.
+Images that nearly explain the update still follow (near_samples.py). Where they explain it down to the rounding of
+float32 they are vouched for, if nothing else has their features: a search from a start that was moved must come back to
+the same image.
 """
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-
 import torch
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.behind_convolutions import convolutions_below, image_of, usual_norm
-from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
-from fedspill.leaks.inputs.exact.explained_update import can_be_trained_again, labels_by_last_layer, trained_again
-from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
-from fedspill.leaks.inputs.exact.many_epochs import USEFUL
-from fedspill.leaks.inputs.exact.roots_of_sums import roots_of_sum
+from fedspill.leaks.inputs.exact.behind_convolutions import (
+    EXPLAINED,
+    SAME_IMAGE,
+    convolutions_below,
+    unlike_when_moved,
+)
+from fedspill.leaks.inputs.exact.explained_update import can_be_trained_again, explain_update, room_for_rounding
+from fedspill.leaks.inputs.exact.many_epochs import USELESS
+from fedspill.leaks.inputs.exact.near_samples import nearly_explaining
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
-from fedspill.leaks.inputs.search.objectives import SquaredDistance
-from fedspill.leaks.inputs.search.optimizers import Lbfgs
-from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
 
-MOST_SAMPLES = 12  # each step of the search is a run of the whole local training
-SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30, line_search=True), 100, enough=1e-9)
+MOST_SAMPLES = 32  # images are sought by searches, which take longer for more of them
 
 
 def epochs_behind_convolutions(
@@ -42,35 +38,15 @@ def epochs_behind_convolutions(
         raise CannotRecover(f"{size} samples over several epochs are more than are sought at once")
     if not network.may_determine(shape):
         raise CannotRecover("the layers below the linear pair do not determine the images")
-    mean = {name: tensor / attacked.step_weight for name, tensor in attacked.gradients.items()}
-    norm = usual_norm(network.below, shape, rng)
-    near = roots_of_sum(pair, pair_gradients_in(mean, pair), size, attacked.steps, rng, scale=norm, fed_alike=False)
-    if not len(near):
-        return RecoveredInputs.none("no sample's features nearly fulfil the span condition", tried=True)
-    start = torch.zeros(size, *shape, dtype=torch.float64)  # what was not found begins as a grey image
-    start[: len(near)] = image_of(network.below, near, start[: len(near)].clone(), rng)
-    targets = one_hot(labels_by_last_layer(attacked, start), classes)
-    # Single precision is enough to come near, and takes half the time.
-    light = replace(
-        attacked,
-        model=copy.deepcopy(attacked.model).float(),
-        gradients={name: tensor.float() for name, tensor in attacked.gradients.items()},
-    )
-    found = reconstruct(
-        SEARCH,
-        trained_again(light),
-        light.gradient_list,
-        (size, *shape),
-        classes,
-        rng=rng,
-        targets=targets,
-        start=start[None],
-    )
-    x = found.x[0].double()
-    missed, _ = mismatch_up_to_scale(trained_again(attacked), attacked.gradient_list, x, targets.double())
-    if missed > USEFUL:
+    near = nearly_explaining(attacked, shape, classes, rng)
+    if near is None:
+        return RecoveredInputs.none("too few samples' features nearly fulfil the span condition", tried=True)
+    if near.missed > USELESS:
         return RecoveredInputs.none("no images were found that training on gives the update", tried=True)
-    unsure = torch.zeros(size, dtype=torch.bool)
-    return RecoveredInputs(
-        x, unsure, targets.argmax(1), unexplained=missed, route="several epochs behind convolutions, simulated"
-    )
+    certified, labels = torch.zeros(size, dtype=torch.bool), near.labels
+    if near.missed < min(room_for_rounding(attacked), EXPLAINED) and pair.first.bias is not None:
+        answer = explain_update(attacked, near.x, classes, near.labels)
+        certified = (unlike_when_moved(network.below, near.x, rng) < SAME_IMAGE) & answer.explained
+        labels = answer.labels
+    route = "several epochs behind convolutions, simulated"
+    return RecoveredInputs(near.x, certified, labels, unexplained=near.missed, route=route)

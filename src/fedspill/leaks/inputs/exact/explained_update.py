@@ -65,12 +65,14 @@ def trained_again(attacked: AttackedMessage) -> GradientFunction:
     return local_steps_of(model, every, attacked.lr, attacked.momentum)
 
 
-def explain_update(attacked: AttackedMessage, samples: Tensor, classes: int) -> ExplainedUpdate:
-    """For samples (k, *shape): each label by the last layer; then all of them by the update as a whole.
+def explain_update(
+    attacked: AttackedMessage, samples: Tensor, classes: int, labels: Tensor | None = None
+) -> ExplainedUpdate:
+    """For samples (k, *shape): each label by the last layer, or as given; then all of them by the update as a whole.
 
     A label that was read wrong shows in the whole, and is exchanged.
     """
-    labels = labels_by_last_layer(attacked, samples)
+    labels = labels_by_last_layer(attacked, samples) if labels is None else labels
     if len(samples) != attacked.samples or not can_be_trained_again(attacked):
         return ExplainedUpdate(labels, explained=False)
     trained = trained_again(attacked)

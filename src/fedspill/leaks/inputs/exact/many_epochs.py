@@ -1,9 +1,9 @@
 """Several epochs over one batch: the span of the first layer's change, and Gauss-Newton through simulated training.
 
 Under SGD the first layer moves by signals times inputs at every step, so that all samples lie in the row space of its
-change, x = V q: B unknowns for each instead of as many as it has pixels. Samples that nearly fulfil the span condition
-at the weights that were handed out are the start. Then all of them are moved together, until training on them as the
-client did gives what it sent. They are vouched for only if that is so down to the rounding of float32.
+change, x = V q: B unknowns for each instead of as many as it has pixels. Samples that nearly explain the update
+(near_samples.py) are the start. Where they do not explain it all, and are few, they are moved together until training
+on them as the client did gives what it sent. They are vouched for only if that is so down to the rounding of float32.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from fedspill.leaks.inputs.exact.certificate import is_scale_free
 from fedspill.leaks.inputs.exact.explained_update import (
     can_be_trained_again,
     explain_update,
-    labels_by_last_layer,
     room_for_rounding,
     trained_again,
 )
 from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
-from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
-from fedspill.leaks.inputs.exact.roots_of_sums import roots_of_sum
+from fedspill.leaks.inputs.exact.mean_weights import mean_gradient
+from fedspill.leaks.inputs.exact.near_samples import nearly_explaining
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.search import one_hot
 
-MOST_UNKNOWNS = 144  # B * B; each costs a run of the whole local training at every step
+MOST_UNKNOWNS = 64  # B * B; each costs a run of the whole local training at every step
 ITERATIONS = 25
 SETTLED = 1e-4  # relative gain of a step at which nothing more is to be had
 NEAR = 0.1  # share of the update that a first try may leave unexplained, for others to be worth their time
-SHAKES = 4  # starts beside the first, from what it reached with as much noise as it leaves unexplained
-USEFUL = 0.05  # share of the update that samples may leave unexplained and still be an answer, without a certificate
+SHAKES = 2  # starts beside the first, from what it reached with as much noise as it leaves unexplained
+USELESS = 0.5  # share of the update that samples may not leave and still be an answer, without a certificate
 
 
 def recover_many_epochs(
@@ -51,25 +50,19 @@ def recover_many_epochs(
     size = attacked.samples
     if not can_be_trained_again(attacked):
         raise CannotRecover("several epochs are followed only by SGD, each step on all samples of the client")
-    if size * size > MOST_UNKNOWNS:
-        raise CannotRecover(f"{size} samples over several epochs are more than are sought at once")
-    mean = {name: tensor / attacked.step_weight for name, tensor in attacked.gradients.items()}
-    rows = truncated_svd(mean[pair.first.weight_name], size, rng)
+    rows = truncated_svd(mean_gradient(attacked)[pair.first.weight_name], size, rng)
     if rows is None or rows.rank != size:
         raise CannotRecover(f"the first layer's change does not have the directions of {size} samples")
-    near = roots_of_sum(pair, pair_gradients_in(mean, pair), size, attacked.steps, rng, scale=effort.scale)
-    if 2 * len(near) < size:
-        return RecoveredInputs.none(f"{len(near)} of {size} samples nearly fulfil the span condition", tried=True)
-    # Samples that were not found begin as the mean of the others.
-    start = torch.cat([near, near.mean(0).expand(size - len(near), -1)])
-    labels = labels_by_last_layer(attacked, start.reshape(size, *shape))
-    shakes = SHAKES if len(near) == size else 0
-    x, missed = _trained_like(attacked, pair.first.weight_name, start, rows.right, labels, shape, classes, rng, shakes)
-    if missed > USEFUL:
-        unsure = torch.zeros(len(near), dtype=torch.bool)
-        why = "no samples were found that training on gives the update: some that nearly fulfil the span condition"
-        return RecoveredInputs(near.reshape(-1, *shape), unsure, labels[: len(near)], why, unexplained=missed)
-    answer = explain_update(attacked, x, classes)
+    near = nearly_explaining(attacked, shape, classes, rng, effort.scale)
+    if near is None:
+        return RecoveredInputs.none(f"too few of {size} samples nearly fulfil the span condition", tried=True)
+    x, missed = near.x, near.missed
+    if missed > room_for_rounding(attacked) and size * size <= MOST_UNKNOWNS:
+        start, first = x.flatten(1), pair.first.weight_name
+        x, missed = _trained_like(attacked, first, start, rows.right, near.labels, shape, classes, rng, SHAKES)
+    if missed > USELESS:
+        return RecoveredInputs.none("no samples were found that training on gives the update", tried=True)
+    answer = explain_update(attacked, x, classes, near.labels)
     certified = torch.full((size,), answer.explained and not is_scale_free(pair))
     return RecoveredInputs(x, certified, answer.labels, unexplained=missed, route="several epochs, simulated")
 

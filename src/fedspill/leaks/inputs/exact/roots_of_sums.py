@@ -23,15 +23,14 @@ def roots_of_sum(
     pair: LayerPair,
     gradients: PairGradients,
     samples: int,
-    steps: int,
+    steps: tuple[int, int],
     rng: torch.Generator,
     *,
     scale: float | None = None,
-    fed_alike: bool = True,
 ) -> Tensor:
-    """(k, d) at most `samples` roots. `fed_alike`: whether all steps feed the first layer the same, as inputs are."""
-    left, sizes, right = _resolved(gradients.first, samples, 1 if fed_alike else steps)
-    row_space = _resolved(gradients.second, samples, steps)[2]
+    """(k, d) at most `samples` roots. `steps`: for how many of them the two layers' directions are kept, at most."""
+    left, sizes, right = _resolved(gradients.first, samples, steps[0])
+    row_space = _resolved(gradients.second, samples, steps[1])[2]
     bias = None if gradients.first_bias is None else (left.T @ gradients.first_bias) / sizes
     condition = SpanCondition.of(pair.first.weight @ right, pair.first.bias, pair.between, row_space, bias)
     found = right.new_zeros(0, len(sizes))

@@ -73,13 +73,23 @@ class GradientBases:
 
 
 def gradient_bases(
-    pair: LayerPair, gradients: PairGradients, expected: int | None, rng: torch.Generator
+    pair: LayerPair,
+    gradients: PairGradients,
+    expected: int | None,
+    rng: torch.Generator,
+    *,
+    drifts: bool = False,
 ) -> GradientBases:
     """The dimensions that the samples span; `expected` is how many there are said to be. Raises CannotRecover.
 
-    There are fewer directions than samples where a sample occurs twice, and more only where their number is wrong.
+    There are fewer directions than samples where a sample occurs twice, and more only where their number is wrong, or
+    where the gradient `drifts`: it is a mean over weights that moved, and holds small directions beside the samples.
     """
-    first = truncated_svd(gradients.first, expected, rng)
+    first: TruncatedSvd | None
+    if drifts and expected is not None:
+        first = leading_directions(gradients.first, expected, rng)
+    else:
+        first = truncated_svd(gradients.first, expected, rng)
     if first is None:
         raise CannotRecover("the first layer's gradient has no clear rank: noise, drift, or more samples than units")
     if expected is not None and first.rank > expected:
@@ -103,13 +113,15 @@ def recover_batch(
     effort: RootSearchEffort | None = None,
     tolerance: float | None = None,
     enough: int | None = None,
+    *,
+    drifts: bool = False,
 ) -> RecoveredBatch:
     """All samples that the search finds; raises CannotRecover where there are none to be found.
 
     With `enough` it stops at that many samples whose residual is no more than the noise explains.
     """
     effort = effort or RootSearchEffort()
-    bases = gradient_bases(pair, gradients, batch, rng)
+    bases = gradient_bases(pair, gradients, batch, rng, drifts=drifts)
     one, two = bases.first, bases.second
     if tolerance is None:
         tolerance = min(0.05, max(CLEAN, 2 * (one.tail + two.tail)))

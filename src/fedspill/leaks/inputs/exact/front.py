@@ -1,0 +1,59 @@
+"""A linear pair and what comes before it: nothing, or convolutions. From samples to what the pair is fed, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.leaks.inputs.exact.behind_convolutions import (
+    SEARCH,
+    convolutions_below,
+    has_convolutions,
+    image_of,
+    usual_norm,
+)
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, leading_pair
+from fedspill.leaks.inputs.exact.sample_roots import usual_scale
+
+NEARLY = replace(SEARCH, steps=120)  # features that are not exact themselves do not repay more
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """The pair, the layers below it, and the shape of a sample."""
+
+    pair: LayerPair
+    below: nn.Sequential | None  # None: the pair reads samples
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(model: nn.Module, shape: tuple[int, ...], *, mixing: bool) -> Front:
+        """Raises CannotRecover where the network does not begin so; `mixing` as in leading_pair."""
+        if not has_convolutions(model):
+            return Front(leading_pair(model, mixing=mixing), None, shape)
+        network = convolutions_below(model, mixing=mixing)
+        return Front(network.pair, network.below, shape)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(k, f) what the pair is fed for samples x (k, *shape)."""
+        if self.below is None:
+            return x.flatten(1)
+        with torch.no_grad():
+            return torch.as_tensor(self.below(x)).flatten(1)
+
+    def samples(self, features: Tensor, start: Tensor | None, rng: torch.Generator) -> Tensor:
+        """(k, *shape) the samples with these features, by a search from `start`, grey if it is None."""
+        if self.below is None:
+            return features.reshape(len(features), *self.shape)
+        if not len(features):
+            return features.new_zeros(0, *self.shape)
+        begin = features.new_zeros(len(features), *self.shape) if start is None else start
+        return image_of(self.below, features, begin, rng, NEARLY)
+
+    def usual_norm(self, rng: torch.Generator) -> float:
+        """The norm of what a standardised sample feeds the pair."""
+        if self.below is None:
+            return usual_scale(self.pair.first.weight.shape[1])
+        return usual_norm(self.below, self.shape, rng)
