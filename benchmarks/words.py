@@ -3,7 +3,7 @@
     python benchmarks/words.py decoder --layers 12 --hidden 768 --heads 12 --batches 1,4,16,32 --n 20 --device cuda
     python benchmarks/words.py encoder --layers 2 --hidden 256 --heads 4 --batches 1,2,4,8 --trained 100
     python benchmarks/words.py decoder --lora-rank 64 --batches 1,2
-    python benchmarks/words.py fedavg | lora | rows | defenses | row-defenses | matched | members
+    python benchmarks/words.py fedavg | lora | lora-gradients | rows | defenses | row-defenses | matched | members
 
 Every row: n batches, means, the worst exact share, how many texts were certified and how many of those are wrong (it
 must be 0), and processor seconds of one batch. Batches are drawn by seed, and no constant was chosen on these seeds.
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -190,31 +191,35 @@ def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
 
 
 def fedavg_table(args: argparse.Namespace) -> None:
-    """Local steps of plain SGD: on the whole batch, and on parts of it."""
+    """Local steps of plain SGD: on the whole batch, or on parts of it."""
     dataset = sentences(args, marked=False)
     net = network(args, dataset, causal=True)
-    header(f"decoder {args.layers} x {args.hidden}, B = {args.batches[0]}, local steps")
-    for steps, size, lr in ((1, 0, 0.1), (2, 0, 0.01), (10, 0, 0.01), (10, 0, 0.1), (8, 1, 0.01), (8, 1, 0.1)):
-        many = args.batches[0]
-        with shown(f"{steps} of {size or 'all'}, lr {lr}") as row:
+    header(f"decoder {args.layers} x {args.hidden}, B, local steps, learning rate")
+    for many, steps, lr in product(args.batches, args.steps, args.lrs):
+        size = min(args.step_size or many, many)
+        with shown(f"{many}, {steps} of {size}, {lr:g}") as row:
             for number in range(args.n):
                 batch = draw(dataset, many, number, args.first).to(args.device)
-                per_step = size or many
-                training = LocalTraining(lr=lr, batch_size=per_step, steps=steps)
-                start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
-                sent = train(net, start, batch, training, torch.Generator().manual_seed(number))
-                with torch.no_grad():
-                    for name, parameter in net.named_parameters():
-                        parameter.copy_(start[name])
-                net.eval()
-                moved = {n: -sent[n] / (lr * steps) for n, p in net.named_parameters() if p.requires_grad}
-                sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
-                rounding = 2.0**-24 * sizes[0] / sizes[1]
-                whole = per_step == many
-                attacked = AttackedText(Origin(0, "c"), net, moved, many, steps, lr, whole, True, rounding)
+                training = LocalTraining(lr=lr, batch_size=size, steps=steps)
+                attacked = stepped(net, batch, training, number)
                 begin = now(args)
                 found = recover(attacked, Marks(), number)
                 row.add(found, texts_of(batch), dataset, now(args) - begin)
+
+
+def stepped(net: TextTransformer, batch: Examples, training: LocalTraining, seed: int) -> AttackedText:
+    """What a client sends who trains so on these texts; the network is as it was behind it."""
+    start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+    sent = train(net, start, batch, training, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.copy_(start[name])
+    net.eval()
+    steps, whole = training.schedule(len(batch)).steps, training.batch_size >= len(batch)
+    moved = {n: -sent[n] / (training.lr * steps) for n, p in net.named_parameters() if p.requires_grad}
+    sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
+    rounding = 2.0**-24 * sizes[0] / sizes[1]
+    return AttackedText(Origin(0, "c"), net, moved, len(batch), steps, training.lr, whole, True, rounding)
 
 
 def lora_table(args: argparse.Namespace) -> None:
@@ -246,6 +251,37 @@ def lora_table(args: argparse.Namespace) -> None:
                     moved = [whitened(part, net.get_parameter(name), worth) for part in stacked if bool(part.any())]
                     found = recover_text(attacked, moved, Marks(), torch.Generator().manual_seed(number))
                     row.add(found, texts_of(batch), dataset, now(args) - begin)
+
+
+def lora_gradients_table(args: argparse.Namespace) -> None:
+    """Adapters whose gradients are sent: a client with the same texts in every round, among others who move the model.
+
+    Its texts are read behind so many rounds, all of them together.
+    """
+    dataset = sentences(args, marked=False)
+    many = args.batches[0]
+    header(f"decoder {args.layers} x {args.hidden} with LoRA, gradients, B = {many}, rank, rounds")
+    for rank in args.ranks:
+        rows = {rounds: Row() for rounds in args.rounds}
+        for number in range(args.n):
+            net = network(args, dataset, causal=True, lora_rank=rank)
+            batch = draw(dataset, many, number, args.first)
+            others = [draw(dataset, many, 1000 * (other + 1) + number, args.first) for other in range(args.others)]
+            sent: list[AttackedText] = []
+            for turn in range(max(args.rounds)):
+                sent.append(message(net, batch, args.device))
+                if turn + 1 in rows:
+                    begin = now(args)
+                    stacked = [part for one in sent if (part := one.rows_of(FIRST)) is not None and len(part)]
+                    found = recover_text(sent[-1], stacked, Marks(), torch.Generator().manual_seed(number))
+                    rows[turn + 1].add(found, texts_of(batch), dataset, now(args) - begin)
+                all_sent = [sent[-1].gradients, *(gradient(net, other) for other in others)]
+                with torch.no_grad():
+                    for name in sent[-1].gradients:
+                        mean = torch.stack([one[name] for one in all_sent]).mean(0)
+                        net.get_parameter(name).sub_(mean, alpha=args.lora_lr)
+        for rounds, row in rows.items():
+            row.show(f"r = {rank}, {rounds}")
 
 
 @dataclass
@@ -447,11 +483,25 @@ def members_table(args: argparse.Namespace) -> None:
         print(f"| membership | skipped: {why or outcome.why} |", flush=True)
 
 
+TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "decoder": lambda args: transformer_table(args, causal=True),
+    "encoder": lambda args: transformer_table(args, causal=False),
+    "fedavg": fedavg_table,
+    "lora": lora_table,
+    "lora-gradients": lora_gradients_table,
+    "rows": rows_table,
+    "defenses": defenses_table,
+    "row-defenses": row_defenses_table,
+    "matched": matched_table,
+    "members": members_table,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES)
     parser.add_argument(
-        "table",
-        choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses", "row-defenses", "matched", "members"),
+        "--others", type=int, default=2, help="clients who move the model beside the one of `lora-gradients`"
     )
     parser.add_argument("--data", default="rotten-tomatoes")
     parser.add_argument("--data-dir", default=None)
@@ -473,23 +523,19 @@ def main() -> None:
     parser.add_argument("--lora-rank", type=int, default=0, help="of adapters in `decoder` and `encoder`; 0: none")
     parser.add_argument("--lora-lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--steps", type=numbers, default=[2, 5, 10], help="local steps of `fedavg`")
+    parser.add_argument("--lrs", type=rates, default=[1e-4, 1e-3, 1e-2], help="learning rates of `fedavg`")
+    parser.add_argument("--step-size", type=int, default=0, help="texts in one local step of `fedavg`; 0: all")
     parser.add_argument("--skip", type=int, default=0, help="rows of `rows` or `defenses` to leave out")
     parser.add_argument("--federation-rounds", type=int, default=30)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is up"))
     torch.set_num_threads(1 if args.device == "cpu" else torch.get_num_threads())
-    tables: dict[str, Callable[[], None]] = {
-        "decoder": lambda: transformer_table(args, causal=True),
-        "encoder": lambda: transformer_table(args, causal=False),
-        "fedavg": lambda: fedavg_table(args),
-        "lora": lambda: lora_table(args),
-        "rows": lambda: rows_table(args),
-        "defenses": lambda: defenses_table(args),
-        "row-defenses": lambda: row_defenses_table(args),
-        "matched": lambda: matched_table(args),
-        "members": lambda: members_table(args),
-    }
-    tables[args.table]()
+    TABLES[args.table](args)
+
+
+def rates(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 def numbers(text: str) -> list[int]:
