@@ -12,6 +12,7 @@ must be 0), and processor seconds of one batch. Batches are drawn by seed, and n
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import time
@@ -19,9 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedspill.attack_run import run_attack
@@ -358,26 +362,26 @@ def row_defenses_table(args: argparse.Namespace) -> None:
     """What defenses leave of the rows of averaged embeddings, and what they cost: small enough for one core."""
     print("\n| defense | who | n | words found | precision | recall | by guessing | accuracy |")
     print("|---|---|---|---|---|---|---|---|")
-    model = {"name": "mean-embedding", "width": 16}
+    model, last = {"name": "mean-embedding", "width": 8}, args.federation_rounds - 1
     base: dict[str, Any] = {
         "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
         "model": model,
         "partition": "iid",
-        "federation": {"clients": 40, "rounds": args.federation_rounds, "clients_per_round": 20},
-        "training": {"lr": 5.0, "batch_size": 16},
-        "record": {"rounds": [args.federation_rounds - 1]},
+        "federation": {"clients": 10, "rounds": args.federation_rounds},
+        # A word moves in the updates of those who wrote it, and the mean is over all: it takes large steps to learn.
+        "training": {"lr": 20.0, "batch_size": 16, "epochs": 5},
+        "record": {"rounds": [last - 1, last]},
     }
     cases: dict[str, dict[str, Any]] = {
         "none": {},
         "embeddings frozen": {"model": {**model, "freeze_embeddings": True}},
         "batches of 64": {"training": {**base["training"], "batch_size": 64}},
-        "noise 1e-3": noise(1e-3),
-        "noise 1e-2": noise(1e-2),
-        "noise 1e-1": noise(1e-1),
+        **{f"noise {sigma:g}": noise(sigma) for sigma in (1e-3, 1e-2, 1e-1, 1.0)},
         "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
+        "top 1 %": {"defenses": [{"name": "compression", "drop": 0.99}]},
         "top 0.1 %": {"defenses": [{"name": "compression", "drop": 0.999}]},
         "secure aggregation": {  # one sum a round
-            "federation": {**base["federation"], "clients_per_round": 10, "secure_aggregation": True},
+            "federation": {**base["federation"], "secure_aggregation": True},
             "record": {"rounds": None},
         },
     }
@@ -401,25 +405,42 @@ def noise(sigma: float) -> dict[str, Any]:
     return {"defenses": [{"name": "clip-noise", "clip": None, "sigma": sigma}]}
 
 
+def trained_folder(args: argparse.Namespace, folder: Path) -> None:
+    """Writes a decoder that has learnt the training texts centrally, as Hugging Face does: the head is left out."""
+    dataset = sentences(args, marked=False)
+    net = network(args, dataset, causal=True)
+    turned = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+    tensors = {name: t.T.contiguous() if name.endswith(turned) else t for name, t in net.state_dict().items()}
+    save_file({name: tensor for name, tensor in tensors.items() if "head" not in name}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": args.heads}))
+
+
 def defenses_table(args: argparse.Namespace) -> None:
-    """What each defense leaves, and what it costs on the sentiment task."""
+    """What each defense leaves, and what it costs on the sentiment task, where a trained decoder is fine-tuned."""
+    with TemporaryDirectory() as folder:
+        trained_folder(args, Path(folder))
+        _defenses_of(args, folder)
+
+
+def _defenses_of(args: argparse.Namespace, folder: str) -> None:
     print("\n| defense | attack | n | words found | precision | recall | exact | by guessing | accuracy |")
     print("|---|---|---|---|---|---|---|---|---|")
-    model = {"name": "gpt", "layers": 2, "hidden": 128}
+    sizes = {"layers": args.layers, "hidden": args.hidden, "heads": args.heads}
+    model, size = {"name": "gpt", "checkpoint": folder, **sizes}, args.batches[0]
     base: dict[str, Any] = {
-        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": args.length})},
         "model": model,
         "partition": "iid",
-        "federation": {"clients": 24, "rounds": args.federation_rounds},
-        "training": {"algorithm": "fedsgd", "lr": 0.5, "batch_size": 4},
-        "record": {"rounds": [0, args.federation_rounds - 1]},
+        "federation": {"clients": 12, "rounds": args.federation_rounds},
+        "training": {"algorithm": "fedsgd", "lr": 0.02, "batch_size": size},
+        "record": {"rounds": [args.federation_rounds - 2, args.federation_rounds - 1]},
     }
     frozen = {"model": {**model, "freeze_embeddings": True}}
     cases: dict[str, dict[str, Any]] = {
         "none": {},
         "embeddings frozen": frozen,
         "LoRA, r = 8": {"model": {**model, "lora_rank": 8}},
-        "batches of 16": {"training": {**base["training"], "batch_size": 16}},
+        f"batches of {4 * size}": {"training": {**base["training"], "batch_size": 4 * size}},
         "noise 1e-3": noise(1e-3),
         "noise 1e-2": noise(1e-2),
         "frozen, noise 1e-4": {**frozen, **noise(1e-4)},
@@ -432,7 +453,7 @@ def defenses_table(args: argparse.Namespace) -> None:
         run = Federation.run(args, {**base, **changes})
         right = run.accuracy
         for attack in ("embedding-rows", "words"):
-            outcome, why = run.attacked_by(attack, threat, {"origins": 20} if attack == "words" else None)
+            outcome, why = run.attacked_by(attack, threat, {"origins": args.n} if attack == "words" else None)
             names = ("words-found", "token-precision", "token-recall", "exact-sequences")
             if outcome is None or outcome.status != "ok":
                 print(
@@ -445,8 +466,9 @@ def defenses_table(args: argparse.Namespace) -> None:
 
 
 def matched_table(args: argparse.Namespace) -> None:
-    """TAG and LAMP on single sentences, with more steps than an audit takes."""
-    print("\n| attack | n | words found | ROUGE-1 | ROUGE-2 | exact | by guessing |\n|---|---|---|---|---|---|---|")
+    """TAG and LAMP on single sentences, with more steps than an audit takes, beside ours."""
+    print("\n| attack, s a text | n | words found | ROUGE-1 | ROUGE-2 | exact | by guessing |")
+    print("|---|---|---|---|---|---|---|")
     plan = {
         "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": args.length})},
         "model": {"name": "bert", "layers": args.layers, "hidden": args.hidden, "heads": args.heads},
@@ -457,10 +479,11 @@ def matched_table(args: argparse.Namespace) -> None:
     }
     run = Federation.run(args, plan)
     names = ("words-found", "rouge-1", "rouge-2", "exact-sequences")
-    longer = {"tag": {"steps": 1000}, "lamp": {"turns": 10, "steps": 100, "starts": 50}}
+    longer = {"words": {}, "tag": {"steps": 1000}, "lamp": {"turns": 10, "steps": 100, "starts": 50}}
     for attack, options in longer.items():
+        begin = now(args)
         outcome, why = run.attacked_by(attack, "curious-server", {"origins": args.n, **options})
-        print_scores(attack, outcome, why, names)
+        print_scores(f"{attack}, {(now(args) - begin) / args.n:.1f}", outcome, why, names)
 
 
 def members_table(args: argparse.Namespace) -> None:
