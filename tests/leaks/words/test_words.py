@@ -227,11 +227,19 @@ def test_several_steps_on_all_samples_are_done_again_to_certify(steps: int) -> N
     assert values(outcome, "token-recall", "certified-sequences", "exact-sequences") == [1.0, 1.0, 1.0]
 
 
-def test_adapters_show_more_words_the_more_rounds_are_read() -> None:
-    training = LocalTraining(lr=0.5, batch_size=2, epochs=3)
+@pytest.mark.parametrize(
+    ("training", "rounds"),
+    [
+        (LocalTraining(lr=0.5, batch_size=2, epochs=3), 3),
+        (LocalTraining(algorithm="fedsgd", lr=0.5, batch_size=2), 10),
+    ],
+    ids=["updates", "gradients"],
+)
+def test_adapters_show_more_words_the_more_rounds_are_read(training: LocalTraining, rounds: int) -> None:
+    """Also where more messages were sent than are looked at: all of a client's are read together."""
     few, many = (
-        federation(training, "curious-server", "words", rounds, lora_rank=8, std=0.1).scores["token-recall"].value
-        for rounds in (1, 3)
+        federation(training, "curious-server", "words", so_many, lora_rank=8, std=0.1).scores["token-recall"].value
+        for so_many in (1, rounds)
     )
     assert many > few + 0.3
 
