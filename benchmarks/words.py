@@ -3,7 +3,7 @@
     python benchmarks/words.py decoder --layers 12 --hidden 768 --heads 12 --batches 1,4,16,32 --n 20 --device cuda
     python benchmarks/words.py encoder --layers 2 --hidden 256 --heads 4 --batches 1,2,4,8 --trained 100
     python benchmarks/words.py decoder --lora-rank 64 --batches 1,2
-    python benchmarks/words.py fedavg | lora | rows | defenses | row-defenses | matched | members
+    python benchmarks/words.py fedavg | lora | lora-gradients | rows | defenses | row-defenses | matched | members
 
 Every row: n batches, means, the worst exact share, how many texts were certified and how many of those are wrong (it
 must be 0), and processor seconds of one batch. Batches are drawn by seed, and no constant was chosen on these seeds.
@@ -12,15 +12,20 @@ must be 0), and processor seconds of one batch. Batches are drawn by seed, and n
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedspill.attack_run import run_attack
@@ -190,31 +195,35 @@ def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
 
 
 def fedavg_table(args: argparse.Namespace) -> None:
-    """Local steps of plain SGD: on the whole batch, and on parts of it."""
+    """Local steps of plain SGD: on the whole batch, or on parts of it."""
     dataset = sentences(args, marked=False)
     net = network(args, dataset, causal=True)
-    header(f"decoder {args.layers} x {args.hidden}, B = {args.batches[0]}, local steps")
-    for steps, size, lr in ((1, 0, 0.1), (2, 0, 0.01), (10, 0, 0.01), (10, 0, 0.1), (8, 1, 0.01), (8, 1, 0.1)):
-        many = args.batches[0]
-        with shown(f"{steps} of {size or 'all'}, lr {lr}") as row:
+    header(f"decoder {args.layers} x {args.hidden}, B, local steps, learning rate")
+    for many, steps, lr in product(args.batches, args.steps, args.lrs):
+        size = min(args.step_size or many, many)
+        with shown(f"{many}, {steps} of {size}, {lr:g}") as row:
             for number in range(args.n):
                 batch = draw(dataset, many, number, args.first).to(args.device)
-                per_step = size or many
-                training = LocalTraining(lr=lr, batch_size=per_step, steps=steps)
-                start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
-                sent = train(net, start, batch, training, torch.Generator().manual_seed(number))
-                with torch.no_grad():
-                    for name, parameter in net.named_parameters():
-                        parameter.copy_(start[name])
-                net.eval()
-                moved = {n: -sent[n] / (lr * steps) for n, p in net.named_parameters() if p.requires_grad}
-                sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
-                rounding = 2.0**-24 * sizes[0] / sizes[1]
-                whole = per_step == many
-                attacked = AttackedText(Origin(0, "c"), net, moved, many, steps, lr, whole, True, rounding)
+                training = LocalTraining(lr=lr, batch_size=size, steps=steps)
+                attacked = stepped(net, batch, training, number)
                 begin = now(args)
                 found = recover(attacked, Marks(), number)
                 row.add(found, texts_of(batch), dataset, now(args) - begin)
+
+
+def stepped(net: TextTransformer, batch: Examples, training: LocalTraining, seed: int) -> AttackedText:
+    """What a client sends who trains so on these texts; the network is as it was behind it."""
+    start = {name: tensor.detach().clone() for name, tensor in net.named_parameters()}
+    sent = train(net, start, batch, training, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.copy_(start[name])
+    net.eval()
+    steps, whole = training.schedule(len(batch)).steps, training.batch_size >= len(batch)
+    moved = {n: -sent[n] / (training.lr * steps) for n, p in net.named_parameters() if p.requires_grad}
+    sizes = [sum(float(t[n].double().square().sum()) for n in moved) ** 0.5 for t in (start, sent)]
+    rounding = 2.0**-24 * sizes[0] / sizes[1]
+    return AttackedText(Origin(0, "c"), net, moved, len(batch), steps, training.lr, whole, True, rounding)
 
 
 def lora_table(args: argparse.Namespace) -> None:
@@ -246,6 +255,37 @@ def lora_table(args: argparse.Namespace) -> None:
                     moved = [whitened(part, net.get_parameter(name), worth) for part in stacked if bool(part.any())]
                     found = recover_text(attacked, moved, Marks(), torch.Generator().manual_seed(number))
                     row.add(found, texts_of(batch), dataset, now(args) - begin)
+
+
+def lora_gradients_table(args: argparse.Namespace) -> None:
+    """Adapters whose gradients are sent: a client with the same texts in every round, among others who move the model.
+
+    Its texts are read behind so many rounds, all of them together.
+    """
+    dataset = sentences(args, marked=False)
+    many = args.batches[0]
+    header(f"decoder {args.layers} x {args.hidden} with LoRA, gradients, B = {many}, rank, rounds")
+    for rank in args.ranks:
+        rows = {rounds: Row() for rounds in args.rounds}
+        for number in range(args.n):
+            net = network(args, dataset, causal=True, lora_rank=rank)
+            batch = draw(dataset, many, number, args.first)
+            others = [draw(dataset, many, 1000 * (other + 1) + number, args.first) for other in range(args.others)]
+            sent: list[AttackedText] = []
+            for turn in range(max(args.rounds)):
+                sent.append(message(net, batch, args.device))
+                if turn + 1 in rows:
+                    begin = now(args)
+                    stacked = [part for one in sent if (part := one.rows_of(FIRST)) is not None and len(part)]
+                    found = recover_text(sent[-1], stacked, Marks(), torch.Generator().manual_seed(number))
+                    rows[turn + 1].add(found, texts_of(batch), dataset, now(args) - begin)
+                all_sent = [sent[-1].gradients, *(gradient(net, other) for other in others)]
+                with torch.no_grad():
+                    for name in sent[-1].gradients:
+                        mean = torch.stack([one[name] for one in all_sent]).mean(0)
+                        net.get_parameter(name).sub_(mean, alpha=args.lora_lr)
+        for rounds, row in rows.items():
+            row.show(f"r = {rank}, {rounds}")
 
 
 @dataclass
@@ -322,26 +362,26 @@ def row_defenses_table(args: argparse.Namespace) -> None:
     """What defenses leave of the rows of averaged embeddings, and what they cost: small enough for one core."""
     print("\n| defense | who | n | words found | precision | recall | by guessing | accuracy |")
     print("|---|---|---|---|---|---|---|---|")
-    model = {"name": "mean-embedding", "width": 16}
+    model, last = {"name": "mean-embedding", "width": 8}, args.federation_rounds - 1
     base: dict[str, Any] = {
         "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
         "model": model,
         "partition": "iid",
-        "federation": {"clients": 40, "rounds": args.federation_rounds, "clients_per_round": 20},
-        "training": {"lr": 5.0, "batch_size": 16},
-        "record": {"rounds": [args.federation_rounds - 1]},
+        "federation": {"clients": 10, "rounds": args.federation_rounds},
+        # A word moves in the updates of those who wrote it, and the mean is over all: it takes large steps to learn.
+        "training": {"lr": 20.0, "batch_size": 16, "epochs": 5},
+        "record": {"rounds": [last - 1, last]},
     }
     cases: dict[str, dict[str, Any]] = {
         "none": {},
         "embeddings frozen": {"model": {**model, "freeze_embeddings": True}},
         "batches of 64": {"training": {**base["training"], "batch_size": 64}},
-        "noise 1e-3": noise(1e-3),
-        "noise 1e-2": noise(1e-2),
-        "noise 1e-1": noise(1e-1),
+        **{f"noise {sigma:g}": noise(sigma) for sigma in (1e-3, 1e-2, 1e-1, 1.0)},
         "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
+        "top 1 %": {"defenses": [{"name": "compression", "drop": 0.99}]},
         "top 0.1 %": {"defenses": [{"name": "compression", "drop": 0.999}]},
         "secure aggregation": {  # one sum a round
-            "federation": {**base["federation"], "clients_per_round": 10, "secure_aggregation": True},
+            "federation": {**base["federation"], "secure_aggregation": True},
             "record": {"rounds": None},
         },
     }
@@ -365,25 +405,42 @@ def noise(sigma: float) -> dict[str, Any]:
     return {"defenses": [{"name": "clip-noise", "clip": None, "sigma": sigma}]}
 
 
+def trained_folder(args: argparse.Namespace, folder: Path) -> None:
+    """Writes a decoder that has learnt the training texts centrally, as Hugging Face does: the head is left out."""
+    dataset = sentences(args, marked=False)
+    net = network(args, dataset, causal=True)
+    turned = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+    tensors = {name: t.T.contiguous() if name.endswith(turned) else t for name, t in net.state_dict().items()}
+    save_file({name: tensor for name, tensor in tensors.items() if "head" not in name}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": args.heads}))
+
+
 def defenses_table(args: argparse.Namespace) -> None:
-    """What each defense leaves, and what it costs on the sentiment task."""
+    """What each defense leaves, and what it costs on the sentiment task, where a trained decoder is fine-tuned."""
+    with TemporaryDirectory() as folder:
+        trained_folder(args, Path(folder))
+        _defenses_of(args, folder)
+
+
+def _defenses_of(args: argparse.Namespace, folder: str) -> None:
     print("\n| defense | attack | n | words found | precision | recall | exact | by guessing | accuracy |")
     print("|---|---|---|---|---|---|---|---|---|")
-    model = {"name": "gpt", "layers": 2, "hidden": 128}
+    sizes = {"layers": args.layers, "hidden": args.hidden, "heads": args.heads}
+    model, size = {"name": "gpt", "checkpoint": folder, **sizes}, args.batches[0]
     base: dict[str, Any] = {
-        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
+        "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": args.length})},
         "model": model,
         "partition": "iid",
-        "federation": {"clients": 24, "rounds": args.federation_rounds},
-        "training": {"algorithm": "fedsgd", "lr": 0.5, "batch_size": 4},
-        "record": {"rounds": [0, args.federation_rounds - 1]},
+        "federation": {"clients": 12, "rounds": args.federation_rounds},
+        "training": {"algorithm": "fedsgd", "lr": 0.02, "batch_size": size},
+        "record": {"rounds": [args.federation_rounds - 2, args.federation_rounds - 1]},
     }
     frozen = {"model": {**model, "freeze_embeddings": True}}
     cases: dict[str, dict[str, Any]] = {
         "none": {},
         "embeddings frozen": frozen,
         "LoRA, r = 8": {"model": {**model, "lora_rank": 8}},
-        "batches of 16": {"training": {**base["training"], "batch_size": 16}},
+        f"batches of {4 * size}": {"training": {**base["training"], "batch_size": 4 * size}},
         "noise 1e-3": noise(1e-3),
         "noise 1e-2": noise(1e-2),
         "frozen, noise 1e-4": {**frozen, **noise(1e-4)},
@@ -396,7 +453,7 @@ def defenses_table(args: argparse.Namespace) -> None:
         run = Federation.run(args, {**base, **changes})
         right = run.accuracy
         for attack in ("embedding-rows", "words"):
-            outcome, why = run.attacked_by(attack, threat, {"origins": 20} if attack == "words" else None)
+            outcome, why = run.attacked_by(attack, threat, {"origins": args.n} if attack == "words" else None)
             names = ("words-found", "token-precision", "token-recall", "exact-sequences")
             if outcome is None or outcome.status != "ok":
                 print(
@@ -409,8 +466,9 @@ def defenses_table(args: argparse.Namespace) -> None:
 
 
 def matched_table(args: argparse.Namespace) -> None:
-    """TAG and LAMP on single sentences, with more steps than an audit takes."""
-    print("\n| attack | n | words found | ROUGE-1 | ROUGE-2 | exact | by guessing |\n|---|---|---|---|---|---|---|")
+    """TAG and LAMP on single sentences, with more steps than an audit takes, beside ours."""
+    print("\n| attack, s a text | n | words found | ROUGE-1 | ROUGE-2 | exact | by guessing |")
+    print("|---|---|---|---|---|---|---|")
     plan = {
         "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": args.length})},
         "model": {"name": "bert", "layers": args.layers, "hidden": args.hidden, "heads": args.heads},
@@ -421,10 +479,11 @@ def matched_table(args: argparse.Namespace) -> None:
     }
     run = Federation.run(args, plan)
     names = ("words-found", "rouge-1", "rouge-2", "exact-sequences")
-    longer = {"tag": {"steps": 1000}, "lamp": {"turns": 10, "steps": 100, "starts": 50}}
+    longer = {"words": {}, "tag": {"steps": 1000}, "lamp": {"turns": 10, "steps": 100, "starts": 50}}
     for attack, options in longer.items():
+        begin = now(args)
         outcome, why = run.attacked_by(attack, "curious-server", {"origins": args.n, **options})
-        print_scores(attack, outcome, why, names)
+        print_scores(f"{attack}, {(now(args) - begin) / args.n:.1f}", outcome, why, names)
 
 
 def members_table(args: argparse.Namespace) -> None:
@@ -447,11 +506,25 @@ def members_table(args: argparse.Namespace) -> None:
         print(f"| membership | skipped: {why or outcome.why} |", flush=True)
 
 
+TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "decoder": lambda args: transformer_table(args, causal=True),
+    "encoder": lambda args: transformer_table(args, causal=False),
+    "fedavg": fedavg_table,
+    "lora": lora_table,
+    "lora-gradients": lora_gradients_table,
+    "rows": rows_table,
+    "defenses": defenses_table,
+    "row-defenses": row_defenses_table,
+    "matched": matched_table,
+    "members": members_table,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES)
     parser.add_argument(
-        "table",
-        choices=("decoder", "encoder", "fedavg", "lora", "rows", "defenses", "row-defenses", "matched", "members"),
+        "--others", type=int, default=2, help="clients who move the model beside the one of `lora-gradients`"
     )
     parser.add_argument("--data", default="rotten-tomatoes")
     parser.add_argument("--data-dir", default=None)
@@ -473,23 +546,19 @@ def main() -> None:
     parser.add_argument("--lora-rank", type=int, default=0, help="of adapters in `decoder` and `encoder`; 0: none")
     parser.add_argument("--lora-lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--steps", type=numbers, default=[2, 5, 10], help="local steps of `fedavg`")
+    parser.add_argument("--lrs", type=rates, default=[1e-4, 1e-3, 1e-2], help="learning rates of `fedavg`")
+    parser.add_argument("--step-size", type=int, default=0, help="texts in one local step of `fedavg`; 0: all")
     parser.add_argument("--skip", type=int, default=0, help="rows of `rows` or `defenses` to leave out")
     parser.add_argument("--federation-rounds", type=int, default=30)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is up"))
     torch.set_num_threads(1 if args.device == "cpu" else torch.get_num_threads())
-    tables: dict[str, Callable[[], None]] = {
-        "decoder": lambda: transformer_table(args, causal=True),
-        "encoder": lambda: transformer_table(args, causal=False),
-        "fedavg": lambda: fedavg_table(args),
-        "lora": lambda: lora_table(args),
-        "rows": lambda: rows_table(args),
-        "defenses": lambda: defenses_table(args),
-        "row-defenses": lambda: row_defenses_table(args),
-        "matched": lambda: matched_table(args),
-        "members": lambda: members_table(args),
-    }
-    tables[args.table]()
+    TABLES[args.table](args)
+
+
+def rates(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 def numbers(text: str) -> list[int]:

@@ -14,13 +14,14 @@ from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
 from fedspill.errors import NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
+from fedspill.federation.local import train
 from fedspill.leaks.words.exact.attacked_text import AttackedText, mean_gradient
-from fedspill.leaks.words.exact.certificate import LastBlock, unexplained
+from fedspill.leaks.words.exact.certificate import LastBlock, by_head, certain_below, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.key_texts import texts_by_keys
-from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
+from fedspill.leaks.words.exact.recover import RecoveredText, recover_text, settled
 from fedspill.leaks.words.exact.row_space import row_spaces
-from fedspill.leaks.words.exact.token_test import TokenTest
+from fedspill.leaks.words.exact.token_test import Cells, TokenTest
 from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.language_model import LanguageModel
 from fedspill.leaks.words.matched.reorderings import reordered
@@ -219,18 +220,26 @@ def test_keys_and_queries_tell_an_encoders_texts_where_attention_is_sharp() -> N
     assert len(found) >= 3, "only a text that shares its words with others may be missing"
 
 
-def test_several_steps_on_all_samples_are_done_again_to_certify() -> None:
-    training = LocalTraining(lr=0.01, batch_size=2, epochs=3)
+@pytest.mark.parametrize("steps", [3, 10])
+def test_several_steps_on_all_samples_are_done_again_to_certify(steps: int) -> None:
+    training = LocalTraining(lr=0.01, batch_size=2, epochs=steps)
     outcome = federation(training, "curious-server", "words", freeze_embeddings=True)
-    assert values(outcome, "token-recall", "certified-sequences") == [1.0, 1.0]
-    assert outcome.scores["exact-sequences"].value >= 0.5
+    assert values(outcome, "token-recall", "certified-sequences", "exact-sequences") == [1.0, 1.0, 1.0]
 
 
-def test_adapters_show_more_words_the_more_rounds_are_read() -> None:
-    training = LocalTraining(lr=0.5, batch_size=2, epochs=3)
+@pytest.mark.parametrize(
+    ("training", "rounds"),
+    [
+        (LocalTraining(lr=0.5, batch_size=2, epochs=3), 3),
+        (LocalTraining(algorithm="fedsgd", lr=0.5, batch_size=2), 10),
+    ],
+    ids=["updates", "gradients"],
+)
+def test_adapters_show_more_words_the_more_rounds_are_read(training: LocalTraining, rounds: int) -> None:
+    """Also where more messages were sent than are looked at: all of a client's are read together."""
     few, many = (
-        federation(training, "curious-server", "words", rounds, lora_rank=8, std=0.1).scores["token-recall"].value
-        for rounds in (1, 3)
+        federation(training, "curious-server", "words", so_many, lora_rank=8, std=0.1).scores["token-recall"].value
+        for so_many in (1, rounds)
     )
     assert many > few + 0.3
 
@@ -254,6 +263,48 @@ def attacked(batch: int, seed: int, **options: Any) -> tuple[AttackedText, list[
     sent = gradient(net, data.take(chosen))
     real = [[token for token in row if token] for row in data.x[chosen].tolist()]
     return AttackedText(Origin(0, "client:0"), net.eval(), sent, batch, 1, None, True, True, 0.0), real
+
+
+def stepped(batch: int, seed: int, training: LocalTraining) -> tuple[AttackedText, list[list[int]], list[int]]:
+    """An update of local steps on all texts of a batch, these texts, and their labels."""
+    message, real = attacked(batch, seed)
+    data = text_kit.sentences().train
+    chosen = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:batch])
+    start = {name: tensor.detach().clone() for name, tensor in message.net.state_dict().items()}
+    sent = train(message.net, start, chosen, training, torch.Generator().manual_seed(0))
+    message.net.load_state_dict(start)
+    message.net.eval()
+    steps, names = training.epochs, message.gradients
+    lengths = [sum(float(t[name].double().square().sum()) for name in names) ** 0.5 for t in (start, sent)]
+    moved = {name: sent[name] / -(training.lr * steps) for name in names}
+    rounding = 2.0**-24 * lengths[0] / lengths[1]
+    told = replace(message, gradients=moved, steps=steps, lr=training.lr, rounding=rounding)
+    return told, real, chosen.y.tolist()
+
+
+def test_the_first_block_tells_labels_that_the_head_has_learnt_by_then() -> None:
+    message, real, labels = stepped(6, 4, LocalTraining(lr=0.05, batch_size=6, epochs=20))
+    batch = by_head(message, real)
+    assert batch is not None
+    assert (batch.sequences, batch.labels) == (real, labels)
+    of_head = by_head(replace(message, steps=1), real)  # as if the mean of the steps were a single one
+    assert of_head is not None
+    assert (of_head.sequences, of_head.labels) != (real, labels)
+
+
+def test_words_that_swap_places_are_told_also_where_float32_has_rounded_the_update() -> None:
+    message, real, labels = stepped(6, 4, LocalTraining(lr=2e-5, batch_size=6))
+    assert 1e-3 < message.rounding < 1e-2
+    swapped = [[real[0][1], real[0][0], *real[0][2:]], *real[1:]]
+    assert unexplained(message, real, labels) < certain_below(message) < unexplained(message, swapped, labels)
+    assert unexplained(message, swapped, labels) < 10 * message.rounding, "rounding hides it unless it is done again"
+
+
+def test_tokens_are_taken_where_a_looser_test_adds_none() -> None:
+    """A strict test may have found some, and the loosest finds many that were not there."""
+    tables = [Cells({0: torch.arange(many)}) for many in (2, 2, 90, 90, 4000)]
+    assert settled(tables) is tables[2]
+    assert settled(tables[:1]) is tables[0]
 
 
 def recovered(message: AttackedText, seed: int = 0) -> RecoveredText:

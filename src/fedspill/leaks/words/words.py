@@ -19,6 +19,7 @@ from fedspill.threat import needs
 from fedspill.trace import View
 
 _FIRST = "h.0.attn.c_attn"
+_ALL = 1 << 31
 
 
 @final
@@ -43,10 +44,13 @@ class WordsAttack(Attack):
     device: str = ""  # where it computes; empty: where the audit does
 
     def run(self, view: View, rng: torch.Generator) -> ClientText:
-        messages, notes = attacked_texts(view, self.origins, rng, self.device or view.device)
+        device = self.device or view.device
+        messages, notes = attacked_texts(view, self.origins, rng, device)
         texts = view.knows("unlabelled_aux") if view.has("unlabelled_aux") else None
         marks = Marks.seen_in(texts, messages[0].net.wte.padding_idx)
-        found = [recover_text(attacked, same_inputs(attacked, messages), marks, rng) for attacked in messages]
+        # Of adapters every round of a client is needed, also of those who were drawn once.
+        every = attacked_texts(view, _ALL, rng, device)[0] if has_adapters(messages[0].net) else messages
+        found = [recover_text(attacked, same_inputs(attacked, every), marks, rng) for attacked in messages]
         notes += dict.fromkeys(one.why for one in found if one.why)
         return ClientText(
             [attacked.of for attacked in messages],

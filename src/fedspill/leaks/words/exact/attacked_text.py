@@ -72,9 +72,9 @@ class AttackedText:
         return None
 
     def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
-        """What a client with these texts would have sent, as a mean step gradient."""
+        """What a client with these texts would have sent, as a mean step gradient, rounded as its weights were."""
         batch = batch_of(sequences, labels, self.net)
-        if self.lr is None or self.steps == 1:
+        if self.lr is None:
             return mean_gradient(self.net, batch)
         start = {name: parameter.detach().clone() for name, parameter in self.net.named_parameters()}
         parameters = [parameter for parameter in self.net.parameters() if parameter.requires_grad]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor
 
 from fedspill.leaks.words.exact.adapter_space import adapter_space
-from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of, mean_gradient
 from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, certain_below, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
 from fedspill.leaks.words.exact.key_texts import texts_by_keys
@@ -55,7 +55,7 @@ def recover_text(
     cells = list(_cells(attacked, likely, used, rng))
     tokens = used if used is not None else torch.zeros(0, dtype=torch.int64)
     if cells and used is None:
-        tokens = cells[0].inside().all_tokens().cpu()
+        tokens = settled(cells[: len(LADDER)]).inside().all_tokens().cpu()
     if not cells and spaces.full:
         cells = [_every_cell(attacked, used)]
     if not cells:
@@ -70,6 +70,12 @@ def recover_text(
     if whole or not len(tokens):
         tokens = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
     return replace(texts, tokens=tokens)
+
+
+def settled(tables: Sequence[Cells]) -> Cells:
+    """The loosest table of those that the next one adds least to: what was there lies near, what was not lies far."""
+    growth = [after.many / before.many for before, after in pairwise(tables)]
+    return tables[max(place for place, value in enumerate(growth) if value == min(growth))] if growth else tables[0]
 
 
 def used_tokens(attacked: AttackedText) -> Tensor | None:
@@ -134,7 +140,7 @@ def _decoder(attacked: AttackedText, cells: Sequence[Cells], wide: Cells, rng: t
 
 def _without(attacked: AttackedText, proven: Batch) -> AttackedText:
     """What is left of a message when the texts that are certain are taken out of it."""
-    mine = attacked.sent_by(proven.sequences, proven.labels)
+    mine = mean_gradient(attacked.net, batch_of(proven.sequences, proven.labels, attacked.net))
     share = len(proven.sequences) / attacked.samples
     return replace(attacked, gradients={n: t - share * mine[n] for n, t in attacked.gradients.items()})
 
@@ -143,8 +149,12 @@ def _best_batch(
     rest: AttackedText, attacked: AttackedText, proven: Batch, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
 ) -> Batch:
     """The batch that leaves least unexplained, over tolerances; the first that is certain ends the search."""
-    best = Batch([], [], float("inf"))
+    best, tried = Batch([], [], float("inf")), set()
     for candidates in _candidates(rest, cells, wide, rng):
+        same = frozenset(map(tuple, candidates))
+        if same in tried:  # to do a client's steps again is what takes long
+            continue
+        tried.add(same)
         together = [*proven.sequences, *(one for one in candidates if one not in proven.sequences)]
         batch = _explained(attacked, together)
         if batch is not None and batch.unexplained < best.unexplained:
