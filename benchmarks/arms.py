@@ -45,8 +45,9 @@ from fedspill.planting.arrival import Way, on_the_way
 from fedspill.planting.bins import BinDesign, plant_bins
 from fedspill.planting.class_fishing import head_of, one_sample, plant_class
 from fedspill.planting.first_layer import PlantedNetwork
-from fedspill.planting.peel import peel, rows_alone
+from fedspill.planting.peel import peel
 from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.readings import rows_alone
 from fedspill.planting.robbing_rows import plant_brightness
 from fedspill.planting.trap_rows import plant_traps
 from fedspill.registry import make
