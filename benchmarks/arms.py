@@ -7,8 +7,8 @@
 Each federation trains honestly for some rounds. Then the server brings a plant in over `arrival` rounds, on top of its
 honest model, and one client's guard looks at every model that it gets. After each round that the guard lets through,
 the server reads what that client sends. A row tells in how many federations the plant was stopped, in which round of
-its arrival (median), the largest share of a batch that was read in any round before, and the share that the honest
-model of the same federation gives away by itself, read the same way: a plant that reads no more gained nothing.
+its arrival (median), the largest share of a batch that was read in any round before, and the largest that the honest
+models of the same rounds give away by themselves, read the same way: a plant that reads no more gained nothing.
 
     python benchmarks/arms.py --frontier [--seeds 10]
 
@@ -224,7 +224,7 @@ class Race:
 
     stopped: int | None  # the round of its arrival
     before: float  # the most that was read in any round until then
-    honest: float  # what the honest model gives away
+    honest: float  # the most that the honest models of the same rounds give away; of the first where there are none
 
 
 def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, seed: int, way: Way, claims: int) -> Race:
@@ -252,6 +252,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
         previous = message
         if step > 0:
             most = max(most, read(place, state, samples, gate, plant))
+            honest = max(honest, read(place, own, samples, gate, plant))
     return Race(None, most, honest)
 
 
@@ -264,7 +265,7 @@ def table(asked: argparse.Namespace) -> None:
         name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
     ]
     print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
-    print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest model |")
+    print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest, mean (most) |")
     print("|---|---|---|---|---|---|---|")
     for plant in wanted:
         for arrival in asked.arrivals:
@@ -278,7 +279,8 @@ def table(asked: argparse.Namespace) -> None:
                 before, honest = [one.before for one in races], [one.honest for one in races]
                 print(
                     f"| {plant} | {arrival} | {guard} | {len(rounds)}/{len(races)} | {when} | "
-                    f"{statistics.fmean(before):.2f} ({max(before):.2f}) | {statistics.fmean(honest):.2f} |",
+                    f"{statistics.fmean(before):.2f} ({max(before):.2f}) | "
+                    f"{statistics.fmean(honest):.2f} ({max(honest):.2f}) |",
                     flush=True,
                 )
 

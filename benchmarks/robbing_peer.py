@@ -6,8 +6,9 @@ The setting is that of its notebook "Robbing The Fed - Analytic Attack - Malicio
 pixels, a block of 128 bins in front of a ResNet18, connected by addition, measured by the cosine of mode 32. Its block
 and its attacker are imported from the package by themselves, so that what the rest of it needs is not needed here. Ours
 puts three functionals into the same block's rows and peels, by the network as clients run it, in float32. The block is
-told nothing but that images are normalised; our server has 400 other images. Images: one of each ImageNet class, of 64 pixels, enlarged. The ResNet18 has weights drawn
-anew. Shares and PSNR are after one-to-one matching; an image that is not found counts as 0 dB.
+told nothing but that images are normalised; our server has 400 other images. Images: one of each ImageNet class, of 64
+pixels, enlarged. The ResNet18 has weights drawn anew. Shares and PSNR are after one-to-one matching; an image that is
+not found counts as 0 dB.
 """
 
 from __future__ import annotations
