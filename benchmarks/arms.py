@@ -104,6 +104,12 @@ def traps(
     )
 
 
+def held_short(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows the guard: rows by brightness stay a little unlike, and fire for nested sets of samples all the same."""
+    goal = plant_brightness(place.layer, state, place.inputs(), [place.packing()])
+    return on_the_way(state, goal, 0.94, place.layer)
+
+
 def ten_rows(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
     """Knows the gate over pairs: columns behind the bins are random, so that samples cancel in ten rows, not in two."""
     planted = bins(BinDesign(functionals=1, norms="usual"))(state, place, batch, rng)
@@ -137,6 +143,7 @@ PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "Robbing the Fed": lambda state, place, batch, rng: plant_brightness(
         place.layer, state, place.inputs(), [place.packing()]
     ),
+    "Robbing the Fed, held short": held_short,
     "trap weights, published": traps("published"),
     "class fishing": lambda state, place, batch, rng: plant_class(head_of(place.model), state, 3),
     "bins": bins(BinDesign()),
@@ -297,7 +304,7 @@ def frontier(asked: argparse.Namespace) -> None:
     print("| plant | share of the way | read, mean (most) | seen | read where not seen, most | honest model |")
     print("|---|---|---|---|---|---|")
     for plant in wanted:
-        for share in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        for share in asked.shares:
             shares, seen, honest = [], [], []
             for one, seed in zip(made, asked.seeds_used, strict=True):
                 place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
@@ -455,6 +462,8 @@ def main() -> None:
     parser.add_argument("--claims", type=int, default=0, help="rounds that the server says passed before the plant")
     parser.add_argument("--benign", action="store_true")
     parser.add_argument("--frontier", action="store_true")
+    ways = [0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    parser.add_argument("--shares", type=float, nargs="+", default=ways, help="of the way, for the frontier")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--clients", type=int, default=4, help="of each benign federation")
     parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))
