@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedspill.planting.lone_samples import CHANCE, BatchReader, LoneSample, known_already, lone_samples
+from fedspill.planting.lone_samples import BatchReader, LoneSample, known_already, lone_samples
+
+_CHANCE = 1e-3  # that labels fit a mixture and what is left without it; as for one sample of ten labels
 
 
 @torch.no_grad()
@@ -28,5 +30,5 @@ def _leads_on(reader: BatchReader, one: LoneSample, weight: Tensor, bias: Tensor
     filled = read.abs() > reader.floor
     freed = lone_samples(reader, places[filled], (held[filled], read[filled]))
     return any(
-        one.chance * other.chance < CHANCE and not known_already(other.x, [one.x], reader.packing) for other in freed
+        one.chance * other.chance < _CHANCE and not known_already(other.x, [one.x], reader.packing) for other in freed
     )
