@@ -7,8 +7,8 @@
 Each federation trains honestly for some rounds. Then the server brings a plant in over `arrival` rounds, on top of its
 honest model, and one client's guard looks at every model that it gets. After each round that the guard lets through,
 the server reads what that client sends. A row tells in how many federations the plant was stopped, in which round of
-its arrival (median), the largest share of a batch that was read in any round before, and the share that the honest
-model of the same federation gives away by itself, read the same way: a plant that reads no more gained nothing.
+its arrival (median), the largest share of a batch that was read in any round before, and the largest that the honest
+models of the same rounds give away by themselves, read the same way: a plant that reads no more gained nothing.
 
     python benchmarks/arms.py --frontier [--seeds 10]
 
@@ -45,8 +45,9 @@ from fedspill.planting.arrival import Way, on_the_way
 from fedspill.planting.bins import BinDesign, plant_bins
 from fedspill.planting.class_fishing import head_of, one_sample, plant_class
 from fedspill.planting.first_layer import PlantedNetwork
-from fedspill.planting.peel import peel, rows_alone
+from fedspill.planting.peel import peel
 from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.readings import rows_alone
 from fedspill.planting.robbing_rows import plant_brightness
 from fedspill.planting.trap_rows import plant_traps
 from fedspill.registry import make
@@ -103,6 +104,12 @@ def traps(
     )
 
 
+def held_short(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows the guard: rows by brightness stay a little unlike, and fire for nested sets of samples all the same."""
+    goal = plant_brightness(place.layer, state, place.inputs(), [place.packing()])
+    return on_the_way(state, goal, 0.94, place.layer)
+
+
 def ten_rows(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
     """Knows the gate over pairs: columns behind the bins are random, so that samples cancel in ten rows, not in two."""
     planted = bins(BinDesign(functionals=1, norms="usual"))(state, place, batch, rng)
@@ -136,6 +143,7 @@ PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "Robbing the Fed": lambda state, place, batch, rng: plant_brightness(
         place.layer, state, place.inputs(), [place.packing()]
     ),
+    "Robbing the Fed, held short": held_short,
     "trap weights, published": traps("published"),
     "class fishing": lambda state, place, batch, rng: plant_class(head_of(place.model), state, 3),
     "bins": bins(BinDesign()),
@@ -223,7 +231,7 @@ class Race:
 
     stopped: int | None  # the round of its arrival
     before: float  # the most that was read in any round until then
-    honest: float  # what the honest model gives away
+    honest: float  # the most that the honest models of the same rounds give away; of the first where there are none
 
 
 def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, seed: int, way: Way, claims: int) -> Race:
@@ -251,6 +259,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
         previous = message
         if step > 0:
             most = max(most, read(place, state, samples, gate, plant))
+            honest = max(honest, read(place, own, samples, gate, plant))
     return Race(None, most, honest)
 
 
@@ -263,7 +272,7 @@ def table(asked: argparse.Namespace) -> None:
         name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
     ]
     print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
-    print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest model |")
+    print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest, mean (most) |")
     print("|---|---|---|---|---|---|---|")
     for plant in wanted:
         for arrival in asked.arrivals:
@@ -277,7 +286,8 @@ def table(asked: argparse.Namespace) -> None:
                 before, honest = [one.before for one in races], [one.honest for one in races]
                 print(
                     f"| {plant} | {arrival} | {guard} | {len(rounds)}/{len(races)} | {when} | "
-                    f"{statistics.fmean(before):.2f} ({max(before):.2f}) | {statistics.fmean(honest):.2f} |",
+                    f"{statistics.fmean(before):.2f} ({max(before):.2f}) | "
+                    f"{statistics.fmean(honest):.2f} ({max(honest):.2f}) |",
                     flush=True,
                 )
 
@@ -294,7 +304,7 @@ def frontier(asked: argparse.Namespace) -> None:
     print("| plant | share of the way | read, mean (most) | seen | read where not seen, most | honest model |")
     print("|---|---|---|---|---|---|")
     for plant in wanted:
-        for share in (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        for share in asked.shares:
             shares, seen, honest = [], [], []
             for one, seed in zip(made, asked.seeds_used, strict=True):
                 place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
@@ -452,6 +462,8 @@ def main() -> None:
     parser.add_argument("--claims", type=int, default=0, help="rounds that the server says passed before the plant")
     parser.add_argument("--benign", action="store_true")
     parser.add_argument("--frontier", action="store_true")
+    ways = [0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    parser.add_argument("--shares", type=float, nargs="+", default=ways, help="of the way, for the frontier")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--clients", type=int, default=4, help="of each benign federation")
     parser.add_argument("--networks", nargs="*", default=[], choices=list(NETWORKS))

@@ -32,8 +32,9 @@ from fedspill.planting.agreement import agreed
 from fedspill.planting.bins import BinDesign, plant_bins
 from fedspill.planting.first_layer import PlantedNetwork, first_layer_of
 from fedspill.planting.latent_code import fit_decoder, latent, plant_latent_bins
-from fedspill.planting.peel import peel, readings_of
+from fedspill.planting.peel import peel
 from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.readings import readings_of
 from fedspill.planting.robbing_rows import ImprintModule, plant_brightness, strongest_quotients
 from fedspill.planting.steady_bins import hold_still, third_layer_of
 from fedspill.planting.trap_rows import fitted_factor, plant_traps

@@ -5,10 +5,10 @@
 The setting is that of its notebook "Robbing The Fed - Analytic Attack - Malicious Model on ImageNet": 64 images of 224
 pixels, a block of 128 bins in front of a ResNet18, connected by addition, measured by the cosine of mode 32. Its block
 and its attacker are imported from the package by themselves, so that what the rest of it needs is not needed here. Ours
-puts three functionals into the same block's rows and peels. The block is told nothing but that images are normalised;
-our server has 400 other images, and tells by 16 of them how much a client's float32 rounds: what a sample sends back is
-here a sum over all pixels. Images: one of each ImageNet class, of 64 pixels, enlarged. The ResNet18 has weights drawn
-anew. Shares and PSNR are after one-to-one matching; an image that is not found counts as 0 dB.
+puts three functionals into the same block's rows and peels, by the network as clients run it, in float32. The block is
+told nothing but that images are normalised; our server has 400 other images. Images: one of each ImageNet class, of 64
+pixels, enlarged. The ResNet18 has weights drawn anew. Shares and PSNR are after one-to-one matching; an image that is
+not found counts as 0 dB.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from fedspill.dataset import Examples
 from fedspill.planting.bins import BinDesign, bins_of
 from fedspill.planting.first_layer import PlantedLayer, PlantedNetwork
 from fedspill.planting.input_packing import InputPacking
-from fedspill.planting.peel import TOLERANCE, peel, readings_of
+from fedspill.planting.peel import peel
+from fedspill.planting.readings import readings_of
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ARCHIVE = "imagenet_samples/imagenet_1perclass_64x64_jpg.zip"
-KNOWN, OWN = 400, 16  # images that our server has, and of these by which it measures rounding
+KNOWN = 400  # images that our server has
 
 
 def its_parts() -> tuple[Any, Any]:
@@ -102,25 +103,13 @@ def theirs(attacker: Any, model: nn.Module, block: Any, sent: list[Tensor], data
     return images.detach()
 
 
-def _sent(network: PlantedNetwork, x: Tensor) -> Tensor:
-    """(n,) what samples send back to every row: all rows get the same."""
-    first = network.first.weight
-    passed = network.passed(x.to(first))
-    return network.sent(passed, torch.zeros(len(x), dtype=torch.int64, device=first.device))[:, 0].double()
-
-
 def ours(model: nn.Module, known: Tensor, sent: list[Tensor], samples: int) -> Tensor:
-    layer = PlantedLayer("0.linear0", "1.fc", ())
-    single = _sent(PlantedNetwork(model.eval(), layer), known[:OWN])
-    network = PlantedNetwork(model.double().eval(), layer)
-    rounded = (single / _sent(network, known[:OWN]) - 1).abs()
-    tolerance = min(max(4 * float(rounded.median()), TOLERANCE), 2e-3)
+    network = PlantedNetwork(model.eval(), PlantedLayer("0.linear0", "1.fc", ()))
     weight, bias, last = sent[0].double(), sent[1].double(), sent[-1]
-    readings = readings_of(network.first.weight, network.first.bias, torch.ones_like(network.first.bias)[None])
+    first = network.first
+    readings = readings_of(first.weight.double(), first.bias.double(), torch.ones_like(bias)[None])
     present = (last < 0).nonzero().flatten()  # classes that the batch pulls up
-    return peel(
-        network, InputPacking.flat(known), weight, bias, samples, readings, labels=present, tolerance=tolerance
-    ).samples
+    return peel(network, InputPacking.flat(known), weight, bias, samples, readings, labels=present).samples
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedspill.planting.first_layer import PlantedNetwork
 from fedspill.planting.input_packing import InputPacking
-from fedspill.planting.peel import known_already, readings_of
+from fedspill.planting.lone_samples import known_already
+from fedspill.planting.readings import readings_of
 
 ALIKE = 1e-3  # by which the cosine of two bins with one sample in them may fall short of 1
 _SLACK = 0.06  # of the range of inputs that rows which moved may take a value outside

@@ -77,7 +77,7 @@ class Passed:
 
 @dataclass(frozen=True, eq=False)
 class PlantedNetwork:
-    """A network as it was handed out, in float64 and evaluation mode, with its first layer watched."""
+    """A network as it was handed out, in evaluation mode, with its first layer watched; `of` has it in float64."""
 
     model: nn.Module
     layer: PlantedLayer
@@ -112,7 +112,7 @@ class PlantedNetwork:
         handle = self.first.register_forward_hook(catch)
         try:
             with torch.enable_grad():
-                logits = self.model(x)
+                logits = self.model(x.to(self.first.weight))
         finally:
             handle.remove()
         features, z = caught[0]

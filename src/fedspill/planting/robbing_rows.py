@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedspill.planting.bins import place_rows
 from fedspill.planting.first_layer import PlantedLayer
 from fedspill.planting.input_packing import InputPacking
-from fedspill.planting.peel import Readings, quotients
+from fedspill.planting.readings import Readings, quotients
 from fedspill.training import Tensors
 
 _LOWEST = 10.0  # deviations below the mean, as published: nothing lies below

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fedspill.planting.first_layer import PlantedLayer
 from fedspill.planting.input_packing import InputPacking
-from fedspill.planting.peel import SLACK, quotients, rows_alone
+from fedspill.planting.lone_samples import SLACK
+from fedspill.planting.readings import quotients, rows_alone
 from fedspill.training import Tensors
 
 TrapKind: TypeAlias = Literal["published", "calibrated", "biases"]

@@ -17,10 +17,10 @@ from fedspill.leaks.inputs.planted_guess import PLANT_CONTROL, guess_of_batches,
 from fedspill.messages import EVERYONE, Message
 from fedspill.planting.arrival import Way
 from fedspill.planting.first_layer import PlantedNetwork
-from fedspill.planting.peel import readings_of
 from fedspill.planting.planted_rounds import PlantedRounds
 from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
 from fedspill.planting.reading_place import ReadingPlace
+from fedspill.planting.readings import readings_of
 from fedspill.planting.robbing_rows import plant_brightness, strongest_quotients
 from fedspill.trace import View
 

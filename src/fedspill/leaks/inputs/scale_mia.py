@@ -18,9 +18,9 @@ from fedspill.messages import Message
 from fedspill.planting.arrival import Way
 from fedspill.planting.first_layer import PlantedLayer, first_layer_of
 from fedspill.planting.latent_code import fit_decoder, latent, plant_latent_bins
-from fedspill.planting.peel import readings_of
 from fedspill.planting.planted_rounds import PlantedRounds
 from fedspill.planting.read_batches import PLANT_NEEDS, PlantedBatch, planted_batches, refuse_large_sums
+from fedspill.planting.readings import readings_of
 from fedspill.planting.robbing_rows import strongest_quotients
 from fedspill.trace import View
 from fedspill.training import Tensors
