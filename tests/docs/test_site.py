@@ -18,7 +18,8 @@ import pytest
 from fedspill.registry import entries
 
 pytest.importorskip("mkdocs", reason="needs fedspill[docs]")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+# One group: a single worker builds the site, for all of these.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
