@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 LONGEST = (
-    "test_commands_run[docs/start.md]",
     "test_commands_run[docs/audit.md]",
-    "test_the_commands_for_a_plan_run",
+    "test_commands_run[docs/start.md]",
     "test_readme_commands_run",
-    "test_the_plan_runs_as_it_stands_and_has_its_leak",
-    "test_the_commands_for_a_recording_run",
 )
 
 
