@@ -31,9 +31,10 @@ test: setup
 test-all: $(VENV)/.ready-docs
 	$(BIN)/python -m pytest -n $(TESTERS) -m ''
 
-# Every command, code block and notebook of the manual, the built site and the release. Long: whole audits are run.
+# Every command of the manual as it stands there, its notebooks, the built site and the release: what of their tests is too
+# long for `make test`, which has the rest of them. The groups are those of tests that share a site or a wheel.
 test-docs: $(VENV)/.ready-docs
-	$(BIN)/python -m pytest -n $(TESTERS) -m '' tests/docs tests/delivery
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder -m slow tests/docs tests/delivery
 
 # NVFlare brings many packages, so it is installed here alone; its tests skip where it is not.
 test-nvflare: setup

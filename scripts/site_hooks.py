@@ -127,12 +127,13 @@ def on_post_page(output: str, page: Page, config: Any) -> str:
 
 
 def _fence(found: re.Match[str]) -> str:
-    """Pictures are drawn; `file=NAME` is said as Material says it, and `skip` is for tests alone."""
+    """Pictures are drawn; `file=NAME` and `top=NAME` are said as Material says it, and `skip` is for tests alone."""
     _, language, rest, body = found.groups()
     drawn = {"bars": site_drawings.bars, "points": site_drawings.points, "flow": site_drawings.flow}
     if language in drawn:
         return drawn[language](body)
     said = re.sub(r"file=(\S+)", r'title="\1"', rest).replace(" skip", "")
+    said = re.sub(r"top=(\S+)", r'title="\1, at the top"', said)
     return found[0].replace(f"{language}{rest}", f"{language}{said}", 1)
 
 

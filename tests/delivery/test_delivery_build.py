@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("hatchling", reason="needs hatchling")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+# One group: a single worker builds the wheel, for all of these.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("release")]
 ROOT = Path(__file__).parents[2]
 TINY = """
 attacks = ["llbg"]

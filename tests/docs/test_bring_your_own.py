@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import lines, run_all
 from PIL import Image
 
 from fedspill.attack_run import run_attack
@@ -24,6 +26,7 @@ from fedspill.truth_table import FACTS, brought_truth
 
 PAGE = Path(__file__).parents[2] / "docs" / "bring_your_own.md"
 FILES = {name: text for name, text in re.findall(r"```\w+ file=(\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL)}
+LINES = lines("docs/bring_your_own.md")
 FOLDERS = sorted({name.partition("/")[0] for name in FILES})
 
 
@@ -74,6 +77,32 @@ def test_the_plain_loop_of_the_page_is_recorded_and_its_truth_is_read(laid_out: 
     outcome = run_attack(attack, trace, server, seed=1, truth=truth)
     assert outcome.status == "ok"
     assert outcome.scores["label-asr"].n == 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_for_a_plan_run(laid_out: Path) -> None:
+    """In the folder of the first plan of the page, the table."""
+    run_all(laid_out / "table", *LINES[:2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_for_a_recording_run(laid_out: Path) -> None:
+    """One without truth, then with twins, then with truth: readings first, and scores where the truth is known."""
+    loop = laid_out / "loop"
+    run_all(loop, *LINES[2:])
+    results = [json.loads((loop / name / "audit.json").read_text()) for name in ("fedspill-audit", "with-twins")]
+    assert [result["target"] for result in results] == ["trace", "trace"]
+    assert results[1]["twin"]["possible"]
+    scored = json.loads((loop / "with-truth" / "audit.json").read_text())["findings"]
+    assert "ok" in {finding["status"] for finding in scored}
+
+
+def test_the_first_two_commands_are_for_a_plan_and_the_others_for_a_recording() -> None:
+    assert [words[1] for words in LINES[:2]] == ["doctor", "audit"]
+    assert LINES[2] == ["python", "federate.py"]
+    assert all("--trace" in words for words in LINES[3:])
 
 
 def test_the_page_names_every_fact() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, blocks, commands
+from commands import ROOT, blocks, commands, run_all, shown
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -49,22 +49,25 @@ def test_the_readme_starts_with_the_two_commands() -> None:
 
 
 def run_readme_commands(plan: str) -> None:
-    """All commands of the README, in its order, in a folder that holds what its reader has."""
+    """All commands of the README, in its order, in a folder that holds what its reader has.
+
+    There are no data here, so that the table of a paper says of each row which files it wants; tests/papers runs rows.
+    """
     write_checkpoints(Path())
     Path("plan.toml").write_text(plan, encoding="utf-8")
     found = commands("README.md")
     assert len(found) >= 5
     for arguments in found:
-        if arguments[0] == "reproduce":
-            continue  # takes minutes; tests/papers runs the tables
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, f"{arguments}\n{result.output}\n{result.exception!r}"
     assert Path("labels.json").is_file()
     assert Path("my-audit/report.html").is_file()
+    assert json.loads(Path("table.json").read_text(encoding="utf-8"))["rows"]
 
 
 def test_readme_commands_run_on_a_small_part_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDSPILL_DATA", raising=False)
     plan = {**tomllib.loads(blocks("README.md", "toml")[0]), **TINY}
     run_readme_commands("\n".join(f"{key} = {inline(value)}" for key, value in plan.items()))
 
@@ -73,6 +76,7 @@ def test_readme_commands_run_on_a_small_part_of_its_plan(tmp_path: Path, monkeyp
 @pytest.mark.timeout(1800)
 def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDSPILL_DATA", raising=False)
     run_readme_commands(blocks("README.md", "toml")[0])
 
 
@@ -114,3 +118,53 @@ def test_the_attack_in_contributing_is_an_attack(tmp_path: Path, monkeypatch: py
     real = torch.stack([trace.truth().get(origin, "label_counts") for origin in guess.of])
     assert torch.equal(guess.counts.sum(1), real.sum(1))
     del sys.modules["one_class"]
+
+
+SCORES = """
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+
+from fedspill.leaks.labels.guess import LabelCounts
+from fedspill.metric import Measured, Metric
+
+
+@final
+@dataclass(frozen=True)
+class LargestClass(Metric[LabelCounts]):
+    name: ClassVar[str] = "largest-class"
+    title: ClassVar[str] = "Largest class right"
+    guesses = LabelCounts
+    perfect: ClassVar[float] = 1.0
+
+    def measure(self, guess, truth):
+        real = torch.stack([truth.get(origin, "label_counts") for origin in guess.of])
+        right = (guess.counts.argmax(1) == real.argmax(1)).double()
+        return Measured(right, torch.full_like(right, 0.1), torch.ones(len(right)))
+"""
+LITTLE = """
+adversaries = ["curious-server"]
+candidates = []
+federation = { clients = 3, rounds = 1 }
+training = { lr = 0.1, batch_size = 16 }
+"""
+
+
+@pytest.mark.slow
+def test_code_of_ones_own_is_named_as_contributing_says(tmp_path: Path) -> None:
+    """Its attack, its defense and its lines of a plan as they stand there; of the metric it says the name alone."""
+    attack, defense = blocks("CONTRIBUTING.md", "python")
+    (tmp_path / "my_lab").mkdir()
+    for name, code in (("attacks", attack), ("defenses", defense), ("scores", SCORES)):
+        (tmp_path / "my_lab" / f"{name}.py").write_text(code, encoding="utf-8")
+    (tmp_path / "plan.toml").write_text(LITTLE + blocks("CONTRIBUTING.md", "toml")[0], encoding="utf-8")
+    found = [["fedspill", *arguments] for arguments in shown("CONTRIBUTING.md")]
+    assert len(found) == 2
+    run_all(tmp_path, ["fedspill", "simulate", "plan.toml", "--trace", "my-federation"], *found)
+    run_all(tmp_path, ["fedspill", "audit", "plan.toml", "--out", "my-audit"])
+    findings = json.loads((tmp_path / "my-audit" / "audit.json").read_text())["findings"]
+    assert {finding["attack"]: finding["status"] for finding in findings} == {
+        "labels": "ok",
+        "my_lab.attacks:OneClass": "ok",
+    }

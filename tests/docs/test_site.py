@@ -18,7 +18,8 @@ import pytest
 from fedspill.registry import entries
 
 pytest.importorskip("mkdocs", reason="needs fedspill[docs]")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+# One group: a single worker builds the site, for all of these.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -94,7 +95,15 @@ def test_every_leak_has_a_page_that_names_its_attacks(site: Path) -> None:
         assert "generated:" not in text
 
 
-FIVE = ["index.html", "leaks/labels.html", "defenses.html", "notebooks/attack_by_hand.html", "reference.html"]
+PAGES = [
+    "index.html",
+    "start.html",
+    "bring_your_own.html",
+    "leaks/labels.html",
+    "defenses.html",
+    "notebooks/attack_by_hand.html",
+    "reference.html",
+]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +118,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_barrier(site: Path, browser: Any, name: str, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python").Axe()
     page = browser.new_page(color_scheme=scheme)
