@@ -344,6 +344,17 @@ def test_a_way_of_many_rounds_is_no_growth_of_one_rounds_step() -> None:
     assert ordinary(read_change(before, far, usual, 50).values)
 
 
+def test_averages_of_a_normalisation_layer_go_where_the_data_are_and_no_neuron_grows_by_that() -> None:
+    rng = torch.Generator().manual_seed(9)
+    before = {"a.weight": torch.randn(16, 9, generator=rng)}
+    before |= {"n.weight": torch.ones(16), "n.running_mean": torch.zeros(16), "n.running_var": torch.ones(16)}
+    now = {name: tensor + 0.01 * torch.randn(tensor.shape, generator=rng) for name, tensor in before.items()}
+    moved = {**now, "n.running_mean": now["n.running_mean"] + 2, "n.running_var": 5 * now["n.running_var"]}
+    grown = {**now, "n.weight": 50 * now["n.weight"]}
+    assert read_change(before, moved, None, 5).values[3] < FLOOR[3]
+    assert read_change(before, grown, None, 5).values[3] > FLOOR[3]
+
+
 def test_a_layer_that_begins_with_zeros_may_grow_to_the_size_of_others() -> None:
     rng = torch.Generator().manual_seed(7)
     before = {f"{name}.weight": torch.randn(16, 9, generator=rng) for name in "abc"} | {"d.weight": torch.zeros(16, 9)}

@@ -16,6 +16,7 @@ STILL = 1e-12  # a step below which a layer did not move
 _LONGEST = 64  # rounds, at most, that excuse a growth: as many as a history counts
 _FEWEST = 8  # neurons of a layer among which one can stand out
 _NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
+_AVERAGES = (".running_mean", ".running_var")  # PyTorch's names for what a normalisation layer keeps of the data
 _COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to stand out in training: no less counts
 
 
@@ -54,8 +55,8 @@ def read_change(
        where a layer moves less than usual, a neuron must exceed the usual step to stand out;
     3. the largest growth of any layer's step against the usual one;
     4. the largest growth of any layer's largest neuron, weights and bias, beyond what the steps of its neurons in the
-       rounds between add up to, which the third bounds; a layer that is smaller than the middle one, as those that
-       begin with zeros are, may grow to its size;
+       rounds between add up to, which the third bounds, and without averages of the data; a layer that is smaller than
+       the middle one, as those that begin with zeros are, may grow to its size;
     5. how much further any layer's largest neuron stands out among the others than it did in the first model.
 
     Steps are those of one round: so many rounds lead at most so many times as far.
@@ -73,7 +74,7 @@ def read_change(
         neurons.append(_stands_out(seen.steps, seen.entries, step))
         for columns, entries in seen.inputs:
             inputs.append(_stands_out(columns, entries, step))
-        tops.append(_log_norm(top))
+        tops.append(_largest(now, names, top))
         stand.append(_stands_out(seen.sizes, seen.entries))
         shapes.append(seen.entries / len(seen.sizes))
     old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
@@ -113,7 +114,7 @@ def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
 def _sizes(state: Mapping[str, Tensor], layers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
     """Of each layer of a model its largest neuron, and how far that stands out."""
     seen = [layer_change(tensors, tensors) for tensors in ([state[name] for name in names] for names in layers)]
-    tops = [_log_norm(one.sizes.item(-1)) for one in seen]
+    tops = [_largest(state, names, one.sizes.item(-1)) for names, one in zip(layers, seen, strict=True)]
     return tops, [_stands_out(one.sizes, one.entries) for one in seen]
 
 
@@ -141,6 +142,18 @@ def _stands_out(squares: FloatArray, entries: int, step: float = -math.inf) -> f
     deviation = max((upper - middle) / 0.6745, 2 * _NARROWEST)
     middle = max(middle, 2 * step + math.log(entries / units))
     return math.log1p(max(top - middle, 0.0) / deviation)
+
+
+def _largest(state: Mapping[str, Tensor], names: Sequence[str], square: float) -> float:
+    """The log norm of a layer's largest neuron, `square` if all of its tensors count.
+
+    Averages of normalisation layers do not: they go where the data are within a few rounds, however small steps are,
+    and a variance that grows makes what comes out smaller.
+    """
+    trained = [state[name] for name in names if not name.endswith(_AVERAGES)]
+    if trained and len(trained) < len(names):
+        square = layer_change(trained, trained).sizes.item(-1)
+    return _log_norm(square)
 
 
 def _log_norm(square: float) -> float:
