@@ -49,6 +49,7 @@ class Cell:
     classes: int | None = None  # where labels are drawn at random among so many
     peeled: bool = False  # row by row, by inputs at hand
     momentum: float = 0.0
+    batch: int | None = None  # of a local step, cut at random in every epoch; None: all samples
     normalize: bool = False  # inputs with mean 0 and deviation 1 in each channel
 
 
@@ -117,17 +118,21 @@ CELLS = {
     **{
         f"epochs-cnn-fashion-lr{lr}": Cell("fashion-mnist", strided, (4, 10), float(lr)) for lr in (".001", ".01", ".1")
     },
+    **{f"epochs-cut-lr{lr}": Cell("mnist", dense, (8,), float(lr), batch=4) for lr in (".001", ".01", ".1")},
+    **{f"epochs-cnn-cut-lr{lr}": Cell("mnist", strided, (8,), float(lr), batch=4) for lr in (".001", ".01", ".1")},
     "epochs-cnn-fashion-momentum": Cell("fashion-mnist", strided, (4, 10), 0.01, momentum=0.9),
 }
 
 
-def sent_after(network: nn.Module, x: Tensor, y: Tensor, lr: float, momentum: float) -> dict[str, Tensor]:
-    """Minus the update of five epochs in float32, over the learning rate."""
+def sent_after(
+    network: nn.Module, x: Tensor, y: Tensor, lr: float, momentum: float, parts: list[Tensor]
+) -> dict[str, Tensor]:
+    """Minus the update of local steps on these parts of the samples in float32, over the learning rate."""
     own = copy.deepcopy(network)
     optimizer = torch.optim.SGD(own.parameters(), lr, momentum)
-    for _ in range(EPOCHS):
+    for part in parts:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(own(x), y).backward()
+        nn.functional.cross_entropy(own(x[part]), y[part]).backward()
         optimizer.step()
     after = own.state_dict()
     return {name: (tensor.double() - after[name].double()) / lr for name, tensor in network.state_dict().items()}
@@ -187,8 +192,10 @@ def main() -> None:
                 if cell.lr is None:
                     gradients, schedule = sent(network, chosen.x, chosen.y), Schedule(samples, samples)
                 else:
-                    gradients = sent_after(network, chosen.x, chosen.y, cell.lr, cell.momentum)
-                    schedule = Schedule(samples, samples, EPOCHS)
+                    size = cell.batch or samples
+                    parts = [p for _ in range(EPOCHS) for p in torch.randperm(samples, generator=rng).split(size)]
+                    gradients = sent_after(network, chosen.x, chosen.y, cell.lr, cell.momentum, parts)
+                    schedule = Schedule(samples, size, EPOCHS)
                 message = AttackedMessage(
                     Origin(0, "client:0"),
                     network.double().eval(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,7 @@ BY_PRIOR = Recipe(
 )
 REACHED = 1e-5  # loss of an image that has the features; starts that end elsewhere were above 1e-3
 MOST_BEHIND_POOLS = 1_024  # pixels of all images of a batch: an image of 64 takes a second
+ON = 0.1  # share of the features' usual size from which on a rectifier was on, whatever errors they have
 MOVED = 0.3  # the start of the second search: the first one's image with that much noise, relative
 SAME_IMAGE = 1e-3  # root mean square difference of two searches' images, relative: 60 dB
 EXPLAINED = 1e-3  # share of the whole gradient that certified images may leave
@@ -169,7 +171,7 @@ def _behind_pools(
 
 
 def image_of(
-    below: nn.Module, features: Tensor, start: Tensor, rng: torch.Generator, recipe: Recipe = SEARCH
+    below: Callable[[Tensor], Tensor], features: Tensor, start: Tensor, rng: torch.Generator, recipe: Recipe = SEARCH
 ) -> Tensor:
     """(k, *shape) the images with these features (k, f) that a search from `start` (k, *shape) ends at."""
 
@@ -182,11 +184,40 @@ def image_of(
     return found.x[0]
 
 
+def image_from_nothing(
+    below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator, recipe: Recipe = SEARCH
+) -> Tensor:
+    """(k, *shape) the images with these features (k, f), by a search from grey ones.
+
+    Where a last rectifier put something out, what it was fed is known as well, and is compared first: a rectifier that
+    is off for the start has no slope that would lead to an image for which it is on.
+    """
+    start = features.new_zeros(len(features), *shape)
+    inner = _without_last_rectifier(below)
+    if inner is not None:
+        on = features > ON * features.square().mean(1, keepdim=True).sqrt()
+
+        def fed(x: Tensor) -> Tensor:
+            made = inner(x).flatten(1)
+            return torch.where(on, made, made.relu())
+
+        start = image_of(fed, features, start, rng, recipe)
+    return image_of(below, features, start, rng, recipe)
+
+
+def _without_last_rectifier(below: nn.Module) -> nn.Module | None:
+    """The layers up to a rectifier at their end, None if there is none; what only reshapes may follow it."""
+    parts = list(below.children())
+    while parts and isinstance(parts[-1], nn.Flatten | nn.Identity | nn.Dropout):
+        parts.pop()
+    return nn.Sequential(*parts[:-1]) if parts and isinstance(parts[-1], nn.ReLU) else None
+
+
 def images_of(
     below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """(k, *shape) the images with these features (k, f), and (k,) how unlike two searches' answers are, relative."""
-    grey = image_of(below, features, torch.zeros(len(features), *shape, dtype=torch.float64), rng)
+    grey = image_from_nothing(below, features, shape, rng)
     return grey, _unlike(below, features, grey, rng)
 
 

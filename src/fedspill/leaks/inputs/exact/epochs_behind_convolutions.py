@@ -17,21 +17,27 @@ from fedspill.leaks.inputs.exact.behind_convolutions import (
     convolutions_below,
     unlike_when_moved,
 )
-from fedspill.leaks.inputs.exact.explained_update import can_be_trained_again, explain_update, room_for_rounding
-from fedspill.leaks.inputs.exact.many_epochs import USELESS
-from fedspill.leaks.inputs.exact.near_samples import nearly_explaining
+from fedspill.leaks.inputs.exact.explained_update import (
+    can_be_trained_again,
+    explain_update,
+    is_sgd,
+    room_for_rounding,
+)
+from fedspill.leaks.inputs.exact.many_epochs import AS_IF_UNCUT, USELESS
+from fedspill.leaks.inputs.exact.near_samples import MOST_SAMPLES, nearly_explaining
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
-
-MOST_SAMPLES = 32  # images are sought by searches, which take longer for more of them
 
 
 def epochs_behind_convolutions(
     attacked: AttackedMessage, shape: tuple[int, ...], classes: int, rng: torch.Generator
 ) -> RecoveredInputs:
-    """All images of a client that trains on all of them at every step; raises CannotRecover for any other."""
+    """All images of a client; raises CannotRecover where they are too many, or steps are not those of SGD.
+
+    Steps on parts of the samples, cut at random, are read as if each were on all of them, and nobody vouches for that.
+    """
     size = attacked.samples
-    if not can_be_trained_again(attacked):
-        raise CannotRecover("several epochs are followed only by SGD, each step on all samples of the client")
+    if not is_sgd(attacked):
+        raise CannotRecover("several local steps behind convolutions are followed only by SGD")
     network = convolutions_below(attacked.model, mixing=bool(attacked.norms.by_batch))
     pair = network.pair
     if size > MOST_SAMPLES or size >= min(*pair.first.weight.shape, len(pair.second.weight)):
@@ -49,4 +55,5 @@ def epochs_behind_convolutions(
         certified = (unlike_when_moved(network.below, near.x, rng) < SAME_IMAGE) & answer.explained
         labels = answer.labels
     route = "several epochs behind convolutions, simulated"
+    route += "" if can_be_trained_again(attacked) else AS_IF_UNCUT
     return RecoveredInputs(near.x, certified, labels, unexplained=near.missed, route=route)

@@ -56,6 +56,11 @@ def can_be_trained_again(attacked: AttackedMessage) -> bool:
     return attacked.steps == 1 or (known and attacked.schedule.batch_size >= attacked.samples)
 
 
+def is_sgd(attacked: AttackedMessage) -> bool:
+    """Whether steps are known to be those of SGD, with or without momentum, whatever samples each had."""
+    return attacked.lr is not None and (attacked.plain or attacked.momentum > 0)
+
+
 def trained_again(attacked: AttackedMessage) -> GradientFunction:
     """What training as the client did would send, as a function of samples and labels."""
     model = attacked.as_client_ran

@@ -11,13 +11,14 @@ from fedspill.leaks.inputs.exact.behind_convolutions import (
     SEARCH,
     convolutions_below,
     has_convolutions,
+    image_from_nothing,
     image_of,
     usual_norm,
 )
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, leading_pair
 from fedspill.leaks.inputs.exact.sample_roots import usual_scale
 
-NEARLY = replace(SEARCH, steps=120)  # features that are not exact themselves do not repay more
+NEARLY = replace(SEARCH, steps=120)  # what these leave is made good when samples are solved for in turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,9 @@ class Front:
             return features.reshape(len(features), *self.shape)
         if not len(features):
             return features.new_zeros(0, *self.shape)
-        begin = features.new_zeros(len(features), *self.shape) if start is None else start
-        return image_of(self.below, features, begin, rng, NEARLY)
+        if start is None:
+            return image_from_nothing(self.below, features, self.shape, rng, NEARLY)
+        return image_of(self.below, features, start, rng, NEARLY)
 
     def usual_norm(self, rng: torch.Generator) -> float:
         """The norm of what a standardised sample feeds the pair."""

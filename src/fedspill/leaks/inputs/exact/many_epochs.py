@@ -19,13 +19,14 @@ from fedspill.leaks.inputs.exact.certificate import is_scale_free
 from fedspill.leaks.inputs.exact.explained_update import (
     can_be_trained_again,
     explain_update,
+    is_sgd,
     room_for_rounding,
     trained_again,
 )
 from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.mean_weights import mean_gradient
-from fedspill.leaks.inputs.exact.near_samples import nearly_explaining
+from fedspill.leaks.inputs.exact.near_samples import MOST_SAMPLES, nearly_explaining
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.search import one_hot
@@ -35,6 +36,7 @@ ITERATIONS = 25
 SETTLED = 1e-4  # relative gain of a step at which nothing more is to be had
 NEAR = 0.1  # share of the update that a first try may leave unexplained, for others to be worth their time
 SHAKES = 2  # starts beside the first, from what it reached with as much noise as it leaves unexplained
+AS_IF_UNCUT = " as if every step were on all samples"
 USELESS = 0.5  # share of the update that samples may not leave and still be an answer, without a certificate
 
 
@@ -46,10 +48,14 @@ def recover_many_epochs(
     effort: RootSearchEffort,
     rng: torch.Generator,
 ) -> RecoveredInputs:
-    """All samples of a client that trains on all of them at every step; raises CannotRecover for any other."""
+    """All samples of a client; raises CannotRecover where they are too many, or steps are not those of SGD.
+
+    Steps on parts of the samples, cut at random, are read as if each were on all of them, and nobody vouches for that.
+    """
     size = attacked.samples
-    if not can_be_trained_again(attacked):
-        raise CannotRecover("several epochs are followed only by SGD, each step on all samples of the client")
+    if not is_sgd(attacked) or size > MOST_SAMPLES:
+        raise CannotRecover(f"several epochs are followed only by SGD, with {MOST_SAMPLES} samples at most")
+    uncut = can_be_trained_again(attacked)
     rows = truncated_svd(mean_gradient(attacked)[pair.first.weight_name], size, rng)
     if rows is None or rows.rank != size:
         raise CannotRecover(f"the first layer's change does not have the directions of {size} samples")
@@ -57,14 +63,15 @@ def recover_many_epochs(
     if near is None:
         return RecoveredInputs.none(f"too few of {size} samples nearly fulfil the span condition", tried=True)
     x, missed = near.x, near.missed
-    if missed > room_for_rounding(attacked) and size * size <= MOST_UNKNOWNS:
+    if uncut and missed > room_for_rounding(attacked) and size * size <= MOST_UNKNOWNS:
         start, first = x.flatten(1), pair.first.weight_name
         x, missed = _trained_like(attacked, first, start, rows.right, near.labels, shape, classes, rng, SHAKES)
     if missed > USELESS:
         return RecoveredInputs.none("no samples were found that training on gives the update", tried=True)
     answer = explain_update(attacked, x, classes, near.labels)
     certified = torch.full((size,), answer.explained and not is_scale_free(pair))
-    return RecoveredInputs(x, certified, answer.labels, unexplained=missed, route="several epochs, simulated")
+    route = "several epochs, simulated" + ("" if uncut else AS_IF_UNCUT)
+    return RecoveredInputs(x, certified, answer.labels, unexplained=missed, route=route)
 
 
 def _trained_like(

@@ -29,6 +29,7 @@ from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, fin
 from fedspill.leaks.inputs.exact.two_linear_layers import gradient_bases
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 
+MOST_SAMPLES = 32  # none is taken out of the update, so that more are not told apart
 NEAR = 0.1  # share of the update that a way may leave for no other one to be tried
 STRAY = 0.15  # residual of the span condition from which on a sample is sought anew
 SAME_SAMPLE = 0.25  # relative distance within which two ways have found the same sample, each with its error

@@ -19,7 +19,7 @@ from fedspill.leaks.inputs.exact.certificate import (
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
 from fedspill.leaks.inputs.exact.epochs_behind_convolutions import epochs_behind_convolutions
-from fedspill.leaks.inputs.exact.explained_update import can_be_trained_again
+from fedspill.leaks.inputs.exact.explained_update import is_sgd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair, module_chain
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
 from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
@@ -177,8 +177,8 @@ def _refuse_too_many(attacked: AttackedMessage, pair: LayerPair) -> None:
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the first two layers, which hold {room}")
-    if attacked.steps > 1 and not attacked.plain and not can_be_trained_again(attacked):
-        raise CannotRecover("local steps are followed only through plain SGD at a known learning rate")
+    if attacked.steps > 1 and not is_sgd(attacked):
+        raise CannotRecover("local steps are followed only through SGD at a known learning rate")
 
 
 def _batch(
