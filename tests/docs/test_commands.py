@@ -115,7 +115,7 @@ PYTHON_ELSEWHERE = {
     "README.md": "test_examples.py",
     "CONTRIBUTING.md": "test_examples.py and tests/conformance",
     "docs/flower.md": "tests/flower/test_docs.py",
-    "docs/nvflare.md": "tests/nvflare/test_nvflare_docs.py",
+    "docs/nvflare.md": "tests/nvflare/test_nvflare_docs.py, by `make test-nvflare`: CI does not install NVFlare",
 }
 
 
