@@ -52,7 +52,8 @@ def environment(**more: str) -> dict[str, str]:
     """That of a reader: the commands of this environment are found, each has one thread, and no data are at hand."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     kept = {name: value for name, value in os.environ.items() if name != "FEDSPILL_DATA"}
-    return kept | {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"} | more
+    own = {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"}
+    return kept | own | {"RAY_USAGE_STATS_ENABLED": "0"} | more
 
 
 def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from commands import ROOT, blocks, commands, files, lines, run, run_all, shown, tops
+from commands import ROOT, blocks, commands, files, lines, run_all, shown, tops
 
 from fedspill.cli.main import _imported
 from fedspill.deployment.plan import check_plan
@@ -69,10 +69,16 @@ ELSEWHERE = {
 SKIPPED = {
     "docs/start.md": "installations; tests/delivery has the wheel by itself",
     "docs/delivery.md": "installations and a container; tests/delivery has the wheel by itself and the container",
-    "docs/cluster.md": "a cluster of several machines; the one that is made on this machine is started below",
+    "docs/cluster.md": "a cluster of several machines; the one that is made on this machine is in ALL_THE_SAME",
     "docs/papers/index.md": "the same command as in the README, which test_examples.py runs",
-    "docs/planted.md": "takes minutes; tests/planting has the attack and its option",
+    "docs/planted.md": "needs a recording with rounds enough for its option: ALL_THE_SAME",
     "examples/kuberay/README.md": "a Kubernetes cluster; test_kuberay_example.py reads the manifest",
+}
+# Commands in such blocks that one machine can run: the plan, what comes before, and a word by which it is known.
+PLANTED = "federation = { clients = 3, rounds = 6 }\ntraining = { lr = 0.1, batch_size = 16 }\n"
+ALL_THE_SAME: dict[str, tuple[str, list[str], str]] = {
+    "docs/cluster.md": (SMALL, [], "--ray"),
+    "docs/planted.md": (PLANTED, ["simulate plan.toml --trace my-federation"], "planted-inputs"),
 }
 
 
@@ -109,7 +115,7 @@ PYTHON_ELSEWHERE = {
     "README.md": "test_examples.py",
     "CONTRIBUTING.md": "test_examples.py and tests/conformance",
     "docs/flower.md": "tests/flower/test_docs.py",
-    "docs/nvflare.md": "tests/nvflare/test_nvflare_docs.py",
+    "docs/nvflare.md": "tests/nvflare/test_nvflare_docs.py, by `make test-nvflare`: CI does not install NVFlare",
 }
 
 
@@ -156,10 +162,11 @@ def test_commands_run(document: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_cluster_is_made_on_this_machine(tmp_path: Path) -> None:
-    """The one command of cluster.md for which one machine is enough."""
-    pytest.importorskip("ray", reason="needs the extra fedspill[ray]")
-    (found,) = [words for words in lines("docs/cluster.md", "sh skip") if "local" in words]
-    (tmp_path / "plan.toml").write_text(SMALL)
-    done = run(tmp_path, *found, RAY_USAGE_STATS_ENABLED="0")
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("document", sorted(ALL_THE_SAME))
+def test_of_what_is_skipped_this_runs_all_the_same(document: str, tmp_path: Path) -> None:
+    plan, before, word = ALL_THE_SAME[document]
+    if word == "--ray":
+        pytest.importorskip("ray", reason="needs the extra fedspill[ray]")
+    (tmp_path / "plan.toml").write_text(plan)
+    (found,) = [words for words in lines(document, "sh skip") if word in words and "auto" not in words]
+    run_all(tmp_path, *(["fedspill", *earlier.split()] for earlier in before), found)
