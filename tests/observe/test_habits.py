@@ -19,7 +19,7 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.labels import Labels
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.heads import last_linear
-from fedspill.observe.habits import FocalLoss, MixedSamples, unsaid_habits
+from fedspill.observe.habits import AlteredSamples, FocalLoss, MixedSamples, unsaid_habits
 from fedspill.observe.make_believe import train_stack
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
@@ -100,10 +100,23 @@ def test_clients_trained_together_are_those_trained_one_by_one(number: int) -> N
             torch.testing.assert_close(together[name][place], change, rtol=1e-4, atol=1e-6)
 
 
-def test_words_are_not_mixed() -> None:
+def test_altered_samples_have_the_gradient_of_altered_inputs() -> None:
+    model, data = network(), some_data()
+    rule = AlteredSamples(0.5)
+    training = guarded(SGD, rule)
+    assert isinstance(training, GuardedTraining)
+    found = training.gradient_of(model, data, generator(0, "x"))
+    altered = rule.inputs(data.x[None], generator(0, "x"))[0]
+    assert 0.1 < float((altered - data.x).std()) < 0.2
+    wanted = torch.autograd.grad(functional.cross_entropy(model(altered), data.y), list(model.parameters()))
+    for one, two in zip(found.values(), wanted, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_words_are_neither_mixed_nor_altered() -> None:
     tokens = torch.zeros(4, 7, dtype=torch.int64)
     rules = [rule for one in unsaid_habits(SGD, tokens) for rule in one.rules]  # type: ignore[attr-defined]
-    assert not any(isinstance(rule, MixedSamples) for rule in rules)
+    assert not any(isinstance(rule, MixedSamples | AlteredSamples) for rule in rules)
     assert len(rules) == 2
 
 

@@ -47,6 +47,10 @@ class StepRule(ABC):  # noqa: B024
         """What is learned instead of targets (samples, classes), whose rows are probabilities."""
         return targets
 
+    def inputs(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        """What is learned from instead of inputs (clients, samples, ...)."""
+        return x
+
     def blend(self, clients: int, samples: int, rng: torch.Generator) -> Blend | None:
         """With whom each of so many samples is mixed; None where they are learned one by one."""
         return None
@@ -93,6 +97,12 @@ class GuardedTraining(LocalTraining):
             else:
                 gradients = _mean_gradient(model, batch, self, rng)
         return self.changed(gradients, size, rng)
+
+    def inputs(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        """(clients, samples, ...) the inputs of a step after all rules."""
+        for rule in self.rules:
+            x = rule.inputs(x, rng)
+        return x
 
     def blend(self, clients: int, samples: int, rng: torch.Generator) -> Blend | None:
         """With whom the samples of a step of each client are mixed, by the first rule that mixes any."""
@@ -167,7 +177,8 @@ def _watched(model: nn.Module, rules: tuple[StepRule, ...]) -> Iterator[None]:
 def _mean_gradient(model: nn.Module, batch: Examples, rules: GuardedTraining, rng: torch.Generator) -> Tensors:
     names, parameters = zip(*trained(model).items(), strict=True)
     blend = rules.blend(1, len(batch), rng)
-    logits = model(batch.x if blend is None else blend.of(batch.x[None])[0])
+    x = rules.inputs(batch.x[None], rng)
+    logits = model((x if blend is None else blend.of(x))[0])
     losses = step_losses(logits[None], batch.y[None], rules, blend)
     gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
     return dict(zip(names, gradients, strict=True))

@@ -1,8 +1,8 @@
 """Habits: what clients may do in training that no protocol says, so that an adversary tries it out.
 
-A protocol names the optimizer and the batch size. That labels are smoothed or samples mixed stands in the clients' code
-alone, and changes what an update says about labels more than any optimizer does once the model is trained. Rehearsed
-clients can have such a habit too, and what the real ones sent says which habit explains it best.
+A protocol names the optimizer and the batch size. That labels are smoothed or samples altered stands in the clients'
+code alone, and changes what an update says about labels more than any optimizer does once the model is trained.
+Rehearsed clients can have such a habit too, and what the real ones sent says which habit explains it best.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fedspill.federation.guarded import Blend, GuardedTraining, StepRule, guarde
 from fedspill.training import LocalTraining
 
 SMOOTHED = 0.1  # of a label is spread over all classes: the usual amount (Szegedy et al. 2016)
+ALTERED = 0.3  # of the inputs' spread: seen, and far from hiding what a sample is (convention)
 
 
 @final
@@ -29,6 +30,17 @@ class MixedSamples(StepRule):
     def blend(self, clients: int, samples: int, rng: torch.Generator) -> Blend:
         partner = torch.stack([torch.randperm(samples, generator=rng) for _ in range(clients)])
         return Blend(partner, torch.rand(clients, generator=rng))
+
+
+@final
+@dataclass(frozen=True)
+class AlteredSamples(StepRule):
+    """Every sample is altered a little, anew in every step, as augmentation does; here by noise."""
+
+    spread: float  # of all inputs
+
+    def inputs(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        return x + ALTERED * self.spread * torch.randn(x.shape, generator=rng, dtype=x.dtype).to(x.device)
 
 
 @final
@@ -49,3 +61,4 @@ def unsaid_habits(training: LocalTraining, inputs: Tensor) -> Iterator[LocalTrai
     yield guarded(training, FocalLoss())
     if inputs.is_floating_point():
         yield guarded(training, MixedSamples())
+        yield guarded(training, AlteredSamples(float(inputs.std())))

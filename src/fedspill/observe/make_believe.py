@@ -235,6 +235,7 @@ def _gradients(
         found = _clipped(net, fixed, stacked, x, y, weights, rules, rules.clip)
     else:
         forward = row_by_row(lambda state, x: functional_call(net, {**fixed, **state}, (x,)), in_dims=(0, 0))
+        x = rules.inputs(x, rng) if rules else x
         logits = forward(stacked, x if blend is None else blend.of(x))
         losses = step_losses(logits, y, rules, blend) if rules else _losses(logits.flatten(0, 1), y.flatten())
         loss = losses.flatten() @ weights.flatten().to(losses)
