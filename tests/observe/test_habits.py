@@ -21,6 +21,7 @@ from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.heads import last_linear
 from fedspill.observe.habits import AlteredSamples, FocalLoss, MixedSamples, unsaid_habits
 from fedspill.observe.make_believe import train_stack
+from fedspill.observe.rehearsed_shares import RehearsalSizes
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
@@ -123,6 +124,24 @@ def test_words_are_neither_mixed_nor_altered() -> None:
 @pytest.fixture(scope="module")
 def parts() -> Any:
     return share_out(Digits().load(), Dirichlet(alpha=0.5, min_examples=20), 6, auxiliary=10, rng=generator(1, "x"))
+
+
+def test_habits_are_tried_where_few_clients_are_rehearsed(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of networks that are trained one by one: each fold still needs clients of every kind and size."""
+    assert len({len(own) for own in parts.clients}) > 2
+    monkeypatch.setattr(
+        "fedspill.observe.rehearsal_plan.affordable", lambda *given: RehearsalSizes(broad=24, near=24, known=(0, 2))
+    )
+    model, drifting = network(), replace(SGD, lr=0.5, epochs=3)  # a small rate would be read without rehearsal
+    head = last_linear(model)
+    protocol = {"classes": 10, "head_weight": head.weight, "head_bias": head.bias, "algorithm": "fedavg"}
+    protocol |= {"batch_size": 16, "local_lr": 0.5, "local_epochs": 3, "optimizer": {"name": "sgd"}}
+    trace = MemoryTrace(protocol)
+    Horizontal(model, list(parts.clients), Settings(rounds=1, training=drifting), 3, 10, trace, engine="loop").run()
+    known = {"architecture": partial(copy.deepcopy, model), "aux_data": parts.auxiliary}
+    guess = Labels()(trace.view(CURIOUS_SERVER, knowledge=known), seed=0)
+    assert isinstance(guess, LabelCounts)
+    assert "rehearsed" in guess.routes
 
 
 @pytest.fixture(scope="module")

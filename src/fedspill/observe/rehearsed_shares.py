@@ -45,6 +45,11 @@ class RehearsalSizes:
     sizes: int = 3  # of clients, in a round's broad draw
     leading: int = 3  # rounds in which all of `known` are tried, the others do as the nearest of these does
 
+    @property
+    def least_broad(self) -> int:
+        """Of `broad`: each fold has a client of each kind and size."""
+        return self.folds * len(self.kinds) * self.sizes
+
 
 @dataclass(frozen=True, eq=False)
 class SentUpdate:
@@ -202,7 +207,8 @@ def _likelihood(
     """
     same = torch.Generator().set_state(rng.get_state())
     try:
-        return _broad(scene, updates, classes, plan.known[::2], same, replace(plan, broad=plan.broad // 2)).likelihood
+        fewer = replace(plan, broad=max(plan.broad // 2, plan.least_broad))
+        return _broad(scene, updates, classes, plan.known[::2], same, fewer).likelihood
     except NotApplicable:
         return -math.inf
 
