@@ -12,7 +12,6 @@ so that nothing needs to be known of it. How far their own estimates are off say
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +28,7 @@ from fedspill.training import Tensors
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
+UNLIKELY = 1e30  # nats: a training that does not stay finite
 EXPECTED_DRAWS = 2  # that what follows from theory counts as, beside what was seen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
@@ -179,7 +179,7 @@ class _Begun:
 
     scene: RoundScene  # with the model that knows the auxiliary samples as it knows the clients'
     first: list[_First]  # of each update
-    likelihood: float  # logarithm, of what was sent
+    likelihoods: Tensor  # (updates,) logarithms, of what each client sent
 
 
 def _most_likely_habit(
@@ -188,29 +188,30 @@ def _most_likely_habit(
     """How the clients train, with a habit that no protocol says if what they sent asks for it.
 
     A trained model shows habits best, so `scene` is the last round. Likelihoods vary from draw to draw: a habit is
-    believed only if it makes what was seen much more likely, number by number.
+    believed only if it makes what was seen much more likely, number by number, of most clients: all have the same code,
+    while one of an unusual mix of classes may be explained badly by the truth.
     """
     shop = scene.shop
     tried = [shop, *(replace(shop, training=one) for one in unsaid_habits(shop.training, shop.auxiliary.x))]
-    found = [(one, _likelihood(replace(scene, shop=one), updates, classes, rng, plan)) for one in tried]
-    best, likely = max(found, key=lambda pair: pair[1])
-    numbers = len(updates) * classes * scene.reader.sized
-    return best if likely > found[0][1] + CLEAR * numbers else shop
+    found = [_likelihoods(replace(scene, shop=one), updates, classes, rng, plan) for one in tried]
+    gains = torch.stack([(one - found[0]).median() for one in found]) / (classes * scene.reader.sized)
+    best = int(gains.argmax())
+    return tried[best] if float(gains[best]) > CLEAR else shop
 
 
-def _likelihood(
+def _likelihoods(
     scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
-) -> float:
-    """Logarithm, of what was sent, if the clients train like that; half of the passes and clients are enough for it.
+) -> Tensor:
+    """(updates,) logarithms, of what was sent, if clients train like that; half of the rehearsals are enough for it.
 
     Nothing is drawn from `rng` itself: what is compared is compared on the same draws.
     """
     same = torch.Generator().set_state(rng.get_state())
+    fewer = replace(plan, broad=max(plan.broad // 2, plan.least_broad))
     try:
-        fewer = replace(plan, broad=max(plan.broad // 2, plan.least_broad))
-        return _broad(scene, updates, classes, plan.known[::2], same, fewer).likelihood
+        return _broad(scene, updates, classes, plan.known[::2], same, fewer).likelihoods
     except NotApplicable:
-        return -math.inf
+        return torch.full((len(updates),), -UNLIKELY, dtype=torch.float64)
 
 
 def leading_rounds(rounds: Iterable[int], most: int) -> list[int]:
@@ -253,8 +254,8 @@ def _broad(
             continue
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
         found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
-        likely = _log_likelihood(sent, known, fold, found, asked)
-        if best is None or likely > best.likelihood:
+        likely = _log_likelihoods(sent, known, fold, found, asked)
+        if best is None or likely.sum() > best.likelihoods.sum():
             best = _Begun(learnt, [_First(one, errors) for one in found], likely)
     if best is None:
         raise NotApplicable(DIVERGED)
@@ -331,20 +332,20 @@ def _contradiction(rounds: Sequence[ShareFit]) -> float:
     return max(1.0, apart / max(usual, 1e-12))
 
 
-def _log_likelihood(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> float:
-    """Of what real clients sent, if their shares were `found` (updates, classes) and the rest as in the rehearsals.
+def _log_likelihoods(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> Tensor:
+    """(updates,) of what real clients sent, if shares are `found` (updates, classes) and the rest as in the rehearsals.
 
     Shares can be found that explain any one reading. They do not explain all readings together if the make-believe
     clients' samples were harder or easier for the model than the real ones'.
     """
-    total = 0.0
+    total = found.new_zeros(len(found))
     for name, reading in sent.readings.items():
         if name in SHARES_ALONE:
             continue
         forward = mixed(fits_of({"shares": shares}, reading, folds, {"shares": found}), reading)
         spread = (forward.unseen - reading).square().mean(0).sqrt().clamp_min(1e-30)
         off = ((asked.readings[name] - forward.shares) / spread).square().clamp_max(1e4)
-        total -= float((0.5 * off + spread.log()).sum())
+        total -= (0.5 * off + spread.log()).sum(1)
     return total
 
 
