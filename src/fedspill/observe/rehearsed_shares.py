@@ -28,6 +28,7 @@ from fedspill.training import Tensors
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
+CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
 UNLIKELY = 1e30  # nats: a training that does not stay finite
 EXPECTED_DRAWS = 2  # that what follows from theory counts as, beside what was seen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
@@ -194,9 +195,10 @@ def _most_likely_habit(
     shop = scene.shop
     tried = [shop, *(replace(shop, training=one) for one in unsaid_habits(shop.training, shop.auxiliary.x))]
     found = [_likelihoods(replace(scene, shop=one), updates, classes, rng, plan) for one in tried]
-    gains = torch.stack([(one - found[0]).median() for one in found]) / (classes * scene.reader.sized)
-    best = int(gains.argmax())
-    return tried[best] if float(gains[best]) > CLEAR else shop
+    gains = torch.stack([(one - found[0]).median() for one in found])
+    best, numbers = int(gains.argmax()), classes * scene.reader.sized
+    clear = CLEAR * max(1.0, (CLEAR_OF / numbers) ** 0.5)  # what a mean of few numbers varies by
+    return tried[best] if float(gains[best]) > clear * numbers else shop
 
 
 def _likelihoods(
