@@ -27,7 +27,13 @@ from fedspill.defenses.model_checks.isolating_units import (
 )
 from fedspill.defenses.model_checks.peelable_batches import SIZES, readable_shares
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
-from fedspill.defenses.model_checks.suspected_plant import fresh_readable, looks_of, plant_words, redrawn_readable
+from fedspill.defenses.model_checks.suspected_plant import (
+    fresh_looks,
+    looks_of,
+    most_readable,
+    plant_words,
+    redrawn_readable,
+)
 from fedspill.federation.local import train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.planting.arrival import on_the_way
@@ -371,8 +377,37 @@ def test_a_layer_that_is_drawn_anew_gives_away_what_an_honest_one_does() -> None
     place, client = ReadingPlace.of(net(), DIGITS.test.x), ClientContext({}, net, OWN)
     planted = traps(honest(4), place)
     assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.9
-    fresh = fresh_readable(client)
+    fresh = most_readable(fresh_looks(client))
     assert fresh is not None
     drawn = redrawn_readable(planted, client, place.layer.name)
     assert abs(float(drawn[:5].mean()) - float(fresh[0, :5].mean())) < 0.2
     assert float(drawn[4]) < 0.7
+
+
+def small_table(rows: int, seed: int) -> Examples:
+    """Four columns between 0 and 1, one of them yes or no."""
+    rng = generator(seed, "table")
+    x = torch.rand(rows, 4, generator=rng)
+    x[:, 0] = (x[:, 0] > 0.5).float()
+    return Examples(x, (x.sum(1) + 0.2 * torch.randn(rows, generator=rng) > 2).long())
+
+
+@pytest.mark.parametrize("rows", [20, 106])
+@pytest.mark.parametrize("width", [16, 128])
+def test_honest_models_of_small_tables_are_accepted(rows: int, width: int) -> None:
+    """With few columns neurons fire for nearly the same samples, in fresh models too: that alone is no plant."""
+
+    def table_network() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+    examples = small_table(rows, 5)
+    client = ClientContext(architecture=table_network, examples=examples)
+    alike = 0.0
+    for seed in range(5):
+        with torch.random.fork_rng():
+            torch.manual_seed(100 + seed)
+            state = dict(table_network().state_dict())
+        message = Message(0, SERVER, EVERYONE, "model", state)
+        assert Guard().incoming(message, None, client).action == "accept"
+        alike = max(alike, *(look.pairs for look in looks_of(state, client)))
+    assert alike > 0.25  # which would be called bins if fresh models did not look the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
@@ -21,10 +21,11 @@ from fedspill.defenses.model_checks.change_statistics import (
 )
 from fedspill.defenses.model_checks.row_likeness import is_wide, look_at_rows, sketched, stirred
 from fedspill.defenses.model_checks.suspected_plant import (
-    fresh_readable,
+    fresh_looks,
     least_readable,
     likeness_words,
     looks_of,
+    most_readable,
     plant_words,
     readable_by,
     redrawn_readable,
@@ -131,10 +132,11 @@ class Guard(Defense):
         looks = looks_of(message.tensors, client)
         if not looks:
             return _Examined(rows, {}, likeness)
-        fresh = fresh_readable(client) if not first else None
+        drawn = cache(partial(fresh_looks, client))
+        fresh = None if first else most_readable(drawn())
         before = first.get(_READABLE)
         redrawn = partial(redrawn_readable, message.tensors, client)
-        plant = likeness or plant_words(looks, before, fresh, redrawn)
+        plant = likeness or plant_words(looks, before, fresh, redrawn, drawn)
         return _Examined({**rows, _READABLE: readable_by(looks)}, sketches, plant, least_readable(looks, before))
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from statistics import fmean
 
@@ -20,6 +21,8 @@ from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, 
 # plants have 0.88 at least (docs/design/active.md). False alarms on seeds that no bar was set on: docs/guards.md.
 MOST_IN_PAIRS = 0.25
 MOST_ALONE = 0.5
+LEAST_BINS = 8  # neurons: of narrow layers a few alike are a large share, and read next to nothing (convention)
+BESIDE = 2.0  # times as many as fresh models have: draws, and training, make less of a difference (convention)
 # Of this client's samples that can be taken out one by one, above the least that a model gave away so far: over batches
 # of all sizes, and over those of one size from 32 samples on, where honest models give little away. Wide bars are for
 # layers behind others, whose inputs training changes too, beside the first accepted model; and for a first model beside
@@ -40,15 +43,15 @@ def looks_of(state: Mapping[str, Tensor], client: ClientContext) -> list[LayerLo
     return look_at(model, client.examples, {name: value.to(own[name]) for name, value in state.items() if name in own})
 
 
-def fresh_readable(client: ClientContext) -> Tensor | None:
-    """(layers, SIZES) the most that models of this architecture give away which nobody trained or planted.
+def fresh_looks(client: ClientContext) -> list[list[LayerLook]]:
+    """What this client's samples show of models of this architecture which nobody trained or planted.
 
     Their parameters are drawn anew, a few times, by all parts that know how to, as PyTorch's own do.
     """
     if client.architecture is None or client.examples is None:
-        return None
+        return []
     model = copy.deepcopy(client.architecture())
-    drawn: list[Tensor] = []
+    drawn: list[list[LayerLook]] = []
     with torch.random.fork_rng(devices=[]):
         for number in range(_FRESH):
             torch.manual_seed(number)
@@ -56,8 +59,14 @@ def fresh_readable(client: ClientContext) -> Tensor | None:
                 draw = getattr(module, "reset_parameters", None)
                 if callable(draw):
                     draw()
-            drawn.append(readable_by(look_at(model, client.examples)))
-    return reduce(torch.fmax, drawn)  # NaN where no draw says anything
+            drawn.append(look_at(model, client.examples))
+    return drawn
+
+
+def most_readable(drawn: Sequence[Sequence[LayerLook]]) -> Tensor | None:
+    """(layers, SIZES) the most that any of some draws gives away."""
+    found = [readable_by(looks) for looks in drawn]
+    return reduce(torch.fmax, found) if found else None  # NaN where no draw says anything
 
 
 def redrawn_readable(state: Mapping[str, Tensor], client: ClientContext, layer: str) -> Tensor:
@@ -102,16 +111,23 @@ def plant_words(
     at_first: Tensor | None,
     fresh: Tensor | None = None,
     redrawn: Callable[[str], Tensor] | None = None,
+    drawn: Callable[[], Sequence[Sequence[LayerLook]]] = list,
 ) -> str:
     """The plant that a model looks like; nothing where it looks like none.
+
+    Where few columns or samples make honest neurons alike, fresh models look like bins too: `drawn` are some, and are
+    asked for only if a model looks like traps or bins.
 
     at_first (layers, SIZES) is what it is held against (least_readable). A first model is held against a fresh one,
     where a layer reads the samples themselves. What a layer behind others gained is no plant if it gives away as much
     when it is drawn anew (redrawn_readable); that is asked only then.
     """
-    found = next((words for look in looks if (words := _words(look))), "")
-    if found:
-        return found
+    if any(_words(look) for look in looks):
+        usual = {look.name: look for look in map(_most, zip(*drawn(), strict=True))}
+        found = next((words for look in looks if (words := _words(look, usual.get(look.name)))), "")
+        if found:
+            return found
+    found = ""
     if at_first is not None and at_first.shape == (len(looks), len(SIZES)):
         for look, first in zip(looks, at_first, strict=True):
             found = _gained(look, first, wide=not look.first)
@@ -148,19 +164,28 @@ def _on_its_way(look: LayerLook, now: float, gain: float, of: str) -> str:
     )
 
 
-def _words(look: LayerLook) -> str:
+def _most(draws: Sequence[LayerLook]) -> LayerLook:
+    """The largest shares of traps and bins that any draw of a layer shows."""
+    return replace(draws[0], alone=max(one.alone for one in draws), pairs=max(one.pairs for one in draws))
+
+
+def _words(look: LayerLook, fresh: LayerLook | None = None) -> str:
+    """What a layer looks like, beside what fresh ones show at most."""
+    most_alone, most_in_pairs = MOST_ALONE, MOST_IN_PAIRS
+    if fresh is not None:
+        most_alone, most_in_pairs = max(most_alone, BESIDE * fresh.alone), max(most_in_pairs, BESIDE * fresh.pairs)
     if look.silenced > MOST_SILENCED:
         return (
             f"{_percent(look.silenced)} of the samples that the model is wrong about send hardly anything back to "
             f"{look.name}: "
             "a head or layer that silences all but some, so that these, or those of another client, could be read"
         )
-    if look.alone > MOST_ALONE:
+    if look.alone > most_alone:
         return (
             f"{_percent(look.alone)} of the neurons of {look.name} fire for single samples of this client: traps, by "
             "which samples that are alone in a neuron could be read"
         )
-    if look.pairs <= MOST_IN_PAIRS:
+    if look.pairs <= most_in_pairs or look.pairs * look.units < LEAST_BINS:
         return ""
     return (
         f"{_percent(look.pairs)} of the neurons of {look.name} differ from another one by single samples of this "
