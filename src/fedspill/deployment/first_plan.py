@@ -32,6 +32,8 @@ def plan_text(answers: FirstAnswers) -> str:
         else '# unlike mixes of classes; larger alpha: more alike. "by-user" gives whole users to clients'
     )
     return f"""# A federation to audit: fedspill audit {{this file}}. All keys: docs/audit.md.
+# fail_on = "high"         # exit code 1 from this severity on, for CI
+# repeats = 3              # federations with seeds of their own; narrower intervals
 
 [data]                     # what clients train on; "fedspill list datasets", or your own (docs/bring_your_own.md)
 {_lines(_data(answers))}
@@ -57,9 +59,6 @@ batch_size = {answers.batch_size}
 [adversary_data]           # what attackers hold: it is taken out before clients get any
 per_class = 5              # labelled samples of each class; 0: attacks that need them do not run
 # shadow = 500             # much data of the kind, for attacks that train models of their own
-
-# fail_on = "high"         # exit code 1 from this severity on, for CI
-# repeats = 3              # federations with seeds of their own; narrower intervals
 """
 
 
