@@ -83,7 +83,7 @@ class StoredAudit:
         self.cells = [Cell.from_json(cell) for cell in self.facts["matrix"]]
         self.candidates = [DefenseSetting.from_json(setting) for setting in self.facts["candidates"]]
         self._results = store.results()
-        self._found: dict[DefenseSetting, list[Finding]] = {}
+        self._found: dict[tuple[str, DefenseSetting], Finding] = {}
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -91,12 +91,17 @@ class StoredAudit:
 
     def findings(self, setting: DefenseSetting = AS_DEPLOYED) -> list[Finding]:
         """Worst first; what was not scored comes last and never counts as passed."""
-        if setting not in self._found:
-            found = [self.finding(cell, setting) for cell in self.cells]
-            self._found[setting] = sorted(found, key=lambda f: (_STATUS_ORDER[f.status], -f.level, -f.gained, f.id))
-        return self._found[setting]
+        found = [self.finding(cell, setting) for cell in self.cells]
+        return sorted(found, key=lambda f: (_STATUS_ORDER[f.status], -f.level, -f.gained, f.id))
 
     def finding(self, cell: Cell, setting: DefenseSetting) -> Finding:
+        """What came of a cell under a setting; worked out once, since every table of the result asks for it."""
+        key = cell.pair.id, setting
+        if key not in self._found:
+            self._found[key] = self._worked_out(cell, setting)
+        return self._found[key]
+
+    def _worked_out(self, cell: Cell, setting: DefenseSetting) -> Finding:
         pair = cell.pair
         if cell.lacks:
             not_run = lacking(pair)

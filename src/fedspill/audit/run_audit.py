@@ -219,7 +219,8 @@ def _try_defenses(store: Store, target: Target, workers: Workers, watcher: Watch
     ]
     watcher.more(len(records) + len(attacks))
     _wave(store, target, workers, watcher, records)
-    _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+    recorded = _recorded(store)
+    _wave(store, target, workers, watcher, [job for job in attacks if _federation_key(job, target) in recorded])
 
 
 def _try_together(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
@@ -231,7 +232,7 @@ def _try_together(store: Store, target: Target, workers: Workers, watcher: Watch
         attacks: list[Job] = [AttackJob(pair, setting, seed) for seed in state.seeds for pair in runnable]
         watcher.more(len(records) + len(attacks))
         _wave(store, target, workers, watcher, records)
-        if not all(_was_recorded(store, target, job) for job in records):
+        if not {job.key(target.code) for job in records} <= _recorded(store):
             continue
         _wave(store, target, workers, watcher, attacks)
         after = StoredAudit(store, target.folder).after(setting)
@@ -258,15 +259,16 @@ def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs
         watcher.done(done)
 
 
-def _recorded(store: Store, target: Target, job: Job) -> bool:
-    """Whether the federation that this attack is about could be run at all."""
+def _recorded(store: Store) -> set[str]:
+    """The keys of federations that could be run."""
+    outcomes = {key: stored.outcome for key, stored in store.results().items()}
+    return {key for key, one in outcomes.items() if isinstance(one, RecordOutcome) and one.status == "ok"}
+
+
+def _federation_key(job: Job, target: Target) -> str:
+    """Of the federation that an attack is about."""
     assert isinstance(job, AttackJob)
-    return _was_recorded(store, target, RecordJob(job.setting, job.seed))
-
-
-def _was_recorded(store: Store, target: Target, job: Job) -> bool:
-    record = store.results().get(job.key(target.code))
-    return record is not None and record.outcome.status == "ok"
+    return RecordJob(job.setting, job.seed).key(target.code)
 
 
 def _refuse_failed(store: Store, target: Target, records: Sequence[Job]) -> None:

@@ -73,9 +73,13 @@ class AttackFacts(BaseModel):
 
 def facts_of(name: str, options: Mapping[str, Any]) -> AttackFacts:
     """What the attack says of itself; code of others says it from a process of its own."""
-    if is_foreign(name):
-        return _foreign_facts(name, dump_json(dict(options)))
-    attack = make("attacks", name, options)
+    written = dump_json(dict(options))
+    return _foreign_facts(name, written) if is_foreign(name) else _own_facts(name, written)
+
+
+@cache
+def _own_facts(name: str, options: bytes) -> AttackFacts:
+    attack = make("attacks", name, json.loads(options))
     return AttackFacts(
         title=attack.title,
         leak=attack.leak.name,

@@ -47,6 +47,7 @@ class Store:
 
     def __init__(self, folder: Path, *, create: bool) -> None:
         self.path = folder / NAME
+        self._read: dict[str, Stored] = {}  # by checksum: a unit is read many times, and never changes
         if not create and not self.path.is_file():
             raise UsageError(f"{folder} holds no audit.", remedy=f"Name a folder with {NAME} in it.")
         if create:
@@ -89,10 +90,12 @@ class Store:
     def _stored(self, key: str, kind: str, job: str, outcome: str, seconds: float, checksum: str) -> Stored:
         if _checksum(key, kind, job, outcome, seconds) != checksum:
             raise InputRefused(f"{self.path} is damaged: a result is not what was stored.", remedy=_ASIDE)
-        try:
-            return Stored(outcome_from(kind, json.loads(outcome)), seconds)
-        except (ValueError, KeyError):  # sound, and of another version
-            raise InputRefused(f"{self.path} is of another version of fedspill.", remedy=_ASIDE) from None
+        if checksum not in self._read:
+            try:
+                self._read[checksum] = Stored(outcome_from(kind, json.loads(outcome)), seconds)
+            except (ValueError, KeyError):  # sound, and of another version
+                raise InputRefused(f"{self.path} is of another version of fedspill.", remedy=_ASIDE) from None
+        return self._read[checksum]
 
     def add(self, key: str, job: Job, outcome: JobOutcome, seconds: float) -> None:
         """One unit, whole or not at all."""
