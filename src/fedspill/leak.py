@@ -77,10 +77,13 @@ class Leak(Generic[G]):
         """The guess in words and tables."""
         return self.reader(guess, private) if self.reader else plain_reading(guess)
 
-    def claimed(self, degree: Degree) -> str:
-        """What can be done, with how much of it."""
+    def claimed(self, surely: Degree, measured: Degree) -> str:
+        """What can surely be done, with how much of it; and how much was measured, where that is not as sure."""
         claim = self.claim or f"learn this {{often}}: {self.title.lower()}"
-        return claim.format(much=degree.much, often=degree.often)
+        said = claim.format(much=surely.much, often=surely.often)
+        if surely == measured:
+            return said
+        return f"{said}, and perhaps {measured.much if '{much}' in claim else measured.often}"
 
 
 def of_hundred(things: str) -> Callable[[float], str]:

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from fedspill import run_audit
 from fedspill.audit.examination import examine
+from fedspill.audit.why_not import skipped
 from fedspill.cli.main import app
+from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.first_plan import FirstAnswers, plan_text
 from fedspill.deployment.plan import Plan, check_plan, read_plan
 
@@ -69,6 +71,24 @@ def test_doctor_says_what_one_more_fact_would_add(per_class: int, expected: bool
     facts = dict(examine(plan).more)
     assert ("[adversary_data] per_class = 10" in facts) == expected
     assert facts["[adversary_data] shadow = 500"] == ["ami"], "aai would want an attribute besides"
+
+
+def test_doctor_advises_no_more_data_than_there_are(tmp_path: Path) -> None:
+    lines = [f"{20 + n % 70},{n % 9},{int(n % 8 == 0)}" for n in range(100)]
+    (tmp_path / "few.csv").write_text("\n".join(["age,stay,ill", *lines]))
+    data = {"name": "csv", "path": str(tmp_path / "few.csv"), "label": "ill"}
+    none, shape = {"per_class": 0}, {"partition": {"name": "iid"}, "federation": {"clients": 2, "rounds": 1}}
+    facts = [fact for fact, _ in examine(plan_of("ami", "llbg-aux", data=data, adversary_data=none, **shape)).more]
+    assert facts == ["[adversary_data] shadow = 40", "[adversary_data] per_class = 5"]
+    for fact in facts:
+        name, value = fact.removeprefix("[adversary_data] ").split(" = ")
+        Deployment.of(plan_of(data=data, adversary_data={name: int(value)}, **shape))
+
+
+def test_a_reason_is_told_as_a_whole_sentence() -> None:
+    assert skipped("Not read: the network does not have two linear layers, one behind the other.") == (
+        "the network does not have two linear layers, one behind the other"
+    )
 
 
 def test_doctor_gives_one_reason_for_each_attack_that_nobody_runs() -> None:

@@ -13,7 +13,7 @@ from fedspill.audit.severity import DEGREES, Severity, State, bar_of, unit_advan
 from fedspill.audit.twin_scores import believed
 from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND, OTHERS_RUN_IT
 from fedspill.errors import FedspillError
-from fedspill.leak import Leak
+from fedspill.leak import Degree, Leak
 from fedspill.metric import Score
 from fedspill.registry import entries, load, load_leak
 from fedspill.threat import ADVERSARIES, FederationKind, ThreatModel
@@ -89,7 +89,7 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: Twin
     others = [other.adversary for other in as_bad if other.adversary != cell.adversary and not other.by_weaker]
     names = [cell.adversary, *others]  # whoever can do it only because a weaker one can needs no mention
     who = list(dict.fromkeys(_who(name) for name in names))
-    claim = leak.claimed(DEGREES[bar_of(cell.advantage or 0.0)]) if leak else f"learn {row.title}"
+    claim = leak.claimed(*_degrees(finding)) if leak else f"learn {row.title}"
     also = f", and so can {_listed(who[1:])}" if len(who) > 1 else ""
     return Headline(
         sentence=f"{who[0][:1].upper()}{who[0][1:]} can {claim}{also}.",
@@ -100,6 +100,16 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: Twin
         needs=[KNOWN_AS.get(word, word) for word in finding.used],
         lowered=finding.lowered,
     )
+
+
+def _degrees(finding: Finding) -> tuple[Degree, Degree]:
+    """How much can surely be done, and how much was measured; one and the same where the interval is narrow.
+
+    Results before 0.2 do not say what is sure.
+    """
+    gained = finding.advantage or 0.0
+    surely, measured = (bar_of(one) for one in (gained if finding.sure is None else finding.sure, gained))
+    return DEGREES[max(surely, Severity.LOW)], DEGREES[max(measured, Severity.LOW)]  # what is found is above chance
 
 
 def _read(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: TwinSummary | None) -> str:

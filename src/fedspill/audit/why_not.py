@@ -14,6 +14,7 @@ from fedspill.threat import ALTER_RETURNED, ALTER_TRAINING, made_for, stands_in
 KNOWN_AS = {
     "active_features": "its own features",
     "architecture": "the model's code",
+    "asked_records": "whole records to ask about",
     "aux_data": "labelled data of the kind",
     "batch_size": "the batch size",
     "class_prior": "how common classes are",
@@ -39,7 +40,7 @@ _DONE_AS = {ALTER_TRAINING: "train other than agreed", ALTER_RETURNED: "send bac
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
 HOLDS_IT = "holds it itself"
 OTHERS_RUN_IT = "other adversaries run it"  # a weaker one has the same attack, and its answer counts for both
-LONGEST = 60  # characters of a reason in a cell
+LONGEST = 110  # characters of a reason in a cell: a sentence; one that is cut in its middle tells nothing
 
 
 @dataclass(frozen=True)

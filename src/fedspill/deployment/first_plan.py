@@ -58,7 +58,7 @@ batch_size = {answers.batch_size}
 
 [adversary_data]           # what attackers hold: it is taken out before clients get any
 per_class = 5              # labelled samples of each class; 0: attacks that need them do not run
-# shadow = 500             # much data of the kind, for attacks that train models of their own
+# shadow = 500             # much data of the kind, fewer where rows are few: attacks train models with it
 """
 
 

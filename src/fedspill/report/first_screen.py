@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedspill.audit.advice import MOST_LOST
 from fedspill.audit.result import (
     AccuracyFigures,
     Advice,
@@ -18,6 +19,7 @@ from fedspill.audit.result import (
     LeakChange,
     LeakRow,
     PrivacyClaim,
+    TurnedAway,
 )
 from fedspill.audit.severity import MOST, NEARLY_ALL, NOTICEABLE
 from fedspill.audit.why_not import HOLDS_IT
@@ -27,6 +29,7 @@ from fedspill.report.readings import ShownReading, shown_readings, twin_words
 MOST_REPEATS = 99  # that a person would run to decide a cell
 MOST_NAMED = 5  # self-checks that failed; all are in the report
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
+MOST_LOST_WORDS = f"{100 * MOST_LOST:.0f} points of accuracy"
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class FirstScreen:
     banner: tuple[str, ...]  # configured defenses that are off
     violated: tuple[str, ...]  # claims of differential privacy that do not hold
     claims: tuple[str, ...]  # the others
+    turned_away: tuple[str, ...]  # honest models that configured defenses refused or repaired
     verdict: str  # the figure, in the leak's words
     beside: str  # guessing, interval, n, what it takes
     picture: tuple[int, int] | None  # of 100: read, and by guessing
@@ -81,6 +85,7 @@ class FirstScreen:
     after: tuple[ShownRow, ...]
     after_words: str
     unhelped: str
+    in_vain: str  # defenses that were tried and are not worth their cost
     sure: tuple[str, ...]
 
     @property
@@ -104,6 +109,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         banner=tuple(f"{check.defense}: {check.why}" for check in result.defense_checks if check.on is False),
         violated=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict == "violated"),
         claims=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict != "violated"),
+        turned_away=tuple(turned_away_words(one) for one in result.turned_away),
         verdict=_capital(headline.cell.sentence) if headline.cell else "",
         beside=_beside(headline),
         picture=_picture(headline),
@@ -117,6 +123,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         after=tuple(shown_row(row, result) for row in _as_before(after.leaks, result.leaks)) if after else (),
         after_words=_after_words(after.advice) if after else "",
         unhelped=_unhelped(result),
+        in_vain=_in_vain(result),
         sure=_sure(result),
     )
 
@@ -129,6 +136,15 @@ def claim_words(claim: PrivacyClaim) -> str:
     if claim.tested is not None and claim.tested != claim.claimed:
         said += f", by steps that were tested and whose own claim is {claim.tested:.4g}"
     return f"{said}; {claim.said}"
+
+
+def turned_away_words(one: TurnedAway) -> str:
+    """How often a configured defense raised a false alarm, and what that does, as one sentence."""
+    counts = [f"refused {one.refused}"] * (one.refused > 0) + [f"repaired {one.repaired}"] * (one.repaired > 0)
+    models = "model" if one.refused + one.repaired == 1 else "models"
+    trained = ": who refuses does not train" if one.refused else ""
+    where = f"{counted(one.clients, 'client')} in {counted(one.rounds, 'round')}"
+    return f"{one.defense} {' and '.join(counts)} {models} of an honest server, at {where}{trained}"
 
 
 def _as_before(after: Sequence[LeakRow], before: Sequence[LeakRow]) -> list[LeakRow]:
@@ -292,6 +308,15 @@ def _unhelped(result: AuditResult) -> str:
     )
 
 
+def _in_vain(result: AuditResult) -> str:
+    """The defenses that were tried and that nothing above advises, by name; the report has their figures."""
+    advised = [*result.advice, *([result.after.advice] if result.after else [])]
+    helps = {defense.name for advice in advised for defense in advice.defenses}
+    tried = dict.fromkeys(setting.defense for family in result.families for setting in family.settings)
+    names = [name for name in tried if name and name not in helps]
+    return f"Tried too, and no leak is a level lower at {MOST_LOST_WORDS} or less: {_listed(names)}." if names else ""
+
+
 def _sure(result: AuditResult) -> tuple[str, ...]:
     """Seeds, self-checks, what is open."""
     passed = sum(control.passed for control in result.controls)
@@ -300,23 +325,13 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
         f"{counted(seeds, 'federation')} trained" if result.target == "plan" else "one recording",
         f"{passed} of {counted(len(result.controls), 'self-check')} passed{_failed_checks(result)}",
     ]
-    who = {adversary.name: adversary.who or adversary.name for adversary in result.adversaries}
-    open_to = [
-        (who.get(cell.adversary, cell.adversary), row.title)
-        for row in result.leaks
-        for cell in row.cells
-        if cell.state == "undecided"
-    ]
-    undecided = [
-        f"to {name}: {_listed([title for other, title in open_to if other == name])}"
-        for name in dict.fromkeys(name for name, _ in open_to)
-    ]
     failed = [row.title for row in result.leaks if any(cell.state == "errored" for cell in row.cells)]
     read = sum(finding.status == "read" for finding in result.findings)
     if read:
         said.append(f"{counted(read, 'attack')} read something that nothing is known to hold against")
-    if undecided:
-        said.append(f"undecided {', '.join(undecided)}")
+    if any(cell.state == "undecided" for row in result.leaks for cell in row.cells):
+        more = "the plan's `repeats`" if result.target == "plan" else "a longer recording"
+        said.append(f"what is undecided needs more measurements to tell: {more}")
     if failed:
         said.append(f"could not be measured: {_listed(failed)}")
     if not result.verdict.complete and not failed and not read:
