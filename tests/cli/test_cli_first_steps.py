@@ -16,6 +16,9 @@ from fedspill.cli.main import app
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.first_plan import FirstAnswers, plan_text
 from fedspill.deployment.plan import Plan, check_plan, read_plan
+from fedspill.errors import NotKnown
+from fedspill.threat import CURIOUS_SERVER
+from fedspill.trace import MemoryTrace
 
 
 def plan_of(*attacks: str, **more: object) -> Plan:
@@ -89,6 +92,12 @@ def test_a_reason_is_told_as_a_whole_sentence() -> None:
     assert skipped("Not read: the network does not have two linear layers, one behind the other.") == (
         "the network does not have two linear layers, one behind the other"
     )
+
+
+def test_what_nobody_gave_an_adversary_is_named_in_a_few_words() -> None:
+    with pytest.raises(NotKnown) as refused:
+        MemoryTrace({}).view(CURIOUS_SERVER).knows("architecture")
+    assert skipped(str(refused.value)) == "not given: the model's code"
 
 
 def test_doctor_gives_one_reason_for_each_attack_that_nobody_runs() -> None:

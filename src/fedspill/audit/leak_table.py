@@ -117,14 +117,19 @@ def _read(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: TwinSummar
     names = list(dict.fromkeys(cell.adversary for row in rows for cell in row.cells if cell.state == "read"))
     most = max(names, key=lambda name: sum(_reads(row, name) for row in rows))
     cells = [cell for row in rows if (cell := row.cell(most)) is not None and cell.state == "read"]
-    who, summaries = _who(most), [cell.reading for cell in cells]
+    by_id = {finding.id: finding for finding in findings}
+    # Where twins are like the recording, what is no better than guessing on them is no news.
+    good = [cell for cell in cells if cell.severity is not None and cell.severity > Severity.INFO]
+    who, summaries = _who(most), [cell.reading for cell in good or cells]
     said = f"{who[:1].upper()}{who[1:]} reads {_listed(summaries)}"
     if twin is None or not twin.possible:
         return f"{said}; nothing is known to say how far that is right."
     if not twin.like:
         return f"{said}; twins of this federation are unlike it, so nothing says how far that is right."
-    by_id = {finding.id: finding for finding in findings}
-    figures = [figure.figure for cell in cells if (figure := by_id[cell.finding].twin) is not None]
+    scored = [figure for cell in good or cells if (figure := by_id[cell.finding].twin) is not None]
+    if scored and not good:
+        return f"{said}; on twins of this federation such readings are not surely better than guessing."
+    figures = [f"{figure.figure} ({figure.guessing} by guessing)" for figure in scored]
     return f"{said}; on twins of this federation such readings get {_listed(figures) if figures else 'no score'}."
 
 

@@ -40,6 +40,7 @@ _DONE_AS = {ALTER_TRAINING: "train other than agreed", ALTER_RETURNED: "send bac
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
 HOLDS_IT = "holds it itself"
 OTHERS_RUN_IT = "other adversaries run it"  # a weaker one has the same attack, and its answer counts for both
+_UNSAID = re.compile(r"may know .*\((\w+)\), but this trace does not say it")  # as View.knows says it
 LONGEST = 110  # characters of a reason in a cell: a sentence; one that is cut in its middle tells nothing
 
 
@@ -95,6 +96,8 @@ def unread(pair: Pair, deployment: Deployment) -> str:
 def skipped(why: str) -> str:
     """The heart of a reason that an attack gave itself when it looked at what there was."""
     sentence = re.split(r"(?<=[a-z])\. ", why)[0]
+    if unsaid := _UNSAID.search(sentence):
+        return f"not given: {KNOWN_AS.get(unsaid[1], unsaid[1])}"
     last = re.sub(r"\s*\(.*?\)", "", sentence.rpartition(": ")[2]).rstrip(".")
     last = last if len(last) <= LONGEST else last.split(", ")[0]
     short = last if len(last) <= LONGEST else last[: LONGEST - 4].rpartition(" ")[0] + " ..."
