@@ -88,6 +88,17 @@ def test_doctor_advises_no_more_data_than_there_are(tmp_path: Path) -> None:
         Deployment.of(plan_of(data=data, adversary_data={name: int(value)}, **shape))
 
 
+def test_doctor_tells_of_a_network_that_ends_in_a_softmax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "softened.py").write_text(
+        "from torch import nn\n\n\ndef net(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes), nn.Softmax(1))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = examine(plan_of("ebi", model={"name": "custom", "factory": "softened:net"})).tried
+    assert any("softmax" in line for line in said)
+    assert not any("softmax" in line for line in examine(plan_of("ebi")).tried)
+
+
 def test_a_reason_is_told_as_a_whole_sentence() -> None:
     assert skipped("Not read: the network does not have two linear layers, one behind the other.") == (
         "the network does not have two linear layers, one behind the other"

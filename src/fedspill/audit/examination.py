@@ -85,9 +85,18 @@ def _tried(deployment: Deployment, rounds: int) -> list[str]:
         said.append("No last linear layer was found: attacks that read labels in it will be skipped.")
     if deployment.dataset.train.x.dtype.is_floating_point is False:
         said.append("Inputs are whole numbers (tokens): attacks that rebuild inputs by descent will be skipped.")
+    if not deployment.is_vertical and _gives_probabilities(deployment):
+        said.append("The network's outputs add up to 1, as behind a softmax; clients train on logits: leave it out.")
     smallest = min(len(own) for own in deployment.shares.clients)
     said.append(f"{len(deployment.shares.clients)} clients, the smallest with {smallest} samples; {classes} classes.")
     return said
+
+
+def _gives_probabilities(deployment: Deployment) -> bool:
+    with torch.no_grad():
+        given = deployment.build_model().eval()(deployment.shares.clients[0].x[:8])
+    one = torch.ones(len(given))
+    return given.ndim == 2 and given.shape[1] > 1 and bool((given >= 0).all()) and torch.allclose(given.sum(1), one)
 
 
 def _facts(deployment: Deployment) -> list[tuple[str, int]]:
