@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -89,6 +90,14 @@ class Leak(Generic[G]):
 def of_hundred(things: str) -> Callable[[float], str]:
     """A share said as a count: 0.868 is "87 of 100 labels"."""
     return lambda share: f"{round(100 * share)} of 100 {things}"
+
+
+def short_guessing(figure: str, guessing: str) -> str:
+    """ "57 by guessing", where it differs from the figure by its number alone; else in full."""
+    number = re.compile(r"-?\d+(\.\d+)?( %)?")
+    alike = number.sub("", figure, count=1) == number.sub("", guessing, count=1)
+    short = number.search(guessing) if alike else None
+    return f"{short[0] if short else guessing} by guessing"
 
 
 def told_apart(area: float) -> str:

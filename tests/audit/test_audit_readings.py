@@ -94,7 +94,7 @@ def test_the_headline_of_a_recording_leaves_out_what_twins_show_to_be_no_better_
     ]
     sentence = headline_of(leak_rows(found, twins), found, twins).sentence
     assert sentence == (
-        "The server reads the labels; on twins of this federation such readings get 97 of 100 (50 of 100 by guessing)."
+        "The server reads the labels; on twins of this federation such readings get 97 of 100 (50 by guessing)."
     )
     assert believed(found[1], twins).startswith("not surely better than guessing: 40 of 100 on 5 twins")
     alone = headline_of(leak_rows(found[1:], twins), found[1:], twins).sentence

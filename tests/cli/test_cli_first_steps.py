@@ -81,7 +81,9 @@ def test_doctor_advises_no_more_data_than_there_are(tmp_path: Path) -> None:
     (tmp_path / "few.csv").write_text("\n".join(["age,stay,ill", *lines]))
     data = {"name": "csv", "path": str(tmp_path / "few.csv"), "label": "ill"}
     none, shape = {"per_class": 0}, {"partition": {"name": "iid"}, "federation": {"clients": 2, "rounds": 1}}
-    facts = [fact for fact, _ in examine(plan_of("ami", "llbg-aux", data=data, adversary_data=none, **shape)).more]
+    found = examine(plan_of("ami", "llbg-aux", data=data, adversary_data=none, **shape))
+    assert found.description.startswith("few.csv, 2 clients (2 a round), 1 round, mlp with"), "by the user's own names"
+    facts = [fact for fact, _ in found.more]
     assert facts == ["[adversary_data] shadow = 40", "[adversary_data] per_class = 5"]
     for fact in facts:
         name, value = fact.removeprefix("[adversary_data] ").split(" = ")

@@ -371,3 +371,19 @@ def test_two_results_compare_as_a_page(before: AuditResult, after: AuditResult) 
     assert "two different deployments" not in comparison.render(before, before)
     other = after.model_copy(update={"plan": {"fail_on": None, "training": {"lr": 0.5}}})
     assert "two different deployments" in comparison.render(before, other)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_where_all_is_undecided_the_screen_says_to_measure_more(result: AuditResult) -> None:
+    open_ = [
+        found_by(f"labels-{number}", "labels", Score(0.6, 0.4, 0.9, 5, 0.5)).model_copy(update={"repeats_to_decide": 6})
+        for number in range(2)
+    ]
+    rows = leak_rows(open_)
+    undecided = {"findings": open_, "leaks": rows, "headline": headline_of(rows, open_), "families": [], "advice": []}
+    result = result.model_copy(update={**undecided, "unhelped": [], "after": None})
+    said = first_screen(result)
+    assert said.sentence == "No leak was found, and some could not be ruled out."
+    assert "repeats = 6 in the plan" in said.unhelped
+    assert "measure more" in " ".join(text.render(result).split())

@@ -13,7 +13,7 @@ from fedspill.audit.severity import DEGREES, Severity, State, bar_of, unit_advan
 from fedspill.audit.twin_scores import believed
 from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND, OTHERS_RUN_IT
 from fedspill.errors import FedspillError
-from fedspill.leak import Degree, Leak
+from fedspill.leak import Degree, Leak, short_guessing
 from fedspill.metric import Score
 from fedspill.registry import entries, load, load_leak
 from fedspill.threat import ADVERSARIES, FederationKind, ThreatModel
@@ -129,7 +129,7 @@ def _read(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: TwinSummar
     scored = [figure for cell in good or cells if (figure := by_id[cell.finding].twin) is not None]
     if scored and not good:
         return f"{said}; on twins of this federation such readings are not surely better than guessing."
-    figures = [f"{figure.figure} ({figure.guessing} by guessing)" for figure in scored]
+    figures = [f"{figure.figure} ({short_guessing(figure.figure, figure.guessing)})" for figure in scored]
     return f"{said}; on twins of this federation such readings get {_listed(figures) if figures else 'no score'}."
 
 

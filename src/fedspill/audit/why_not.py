@@ -101,7 +101,7 @@ def skipped(why: str) -> str:
     last = re.sub(r"\s*\(.*?\)", "", sentence.rpartition(": ")[2]).rstrip(".")
     last = last if len(last) <= LONGEST else last.split(", ")[0]
     short = last if len(last) <= LONGEST else last[: LONGEST - 4].rpartition(" ")[0] + " ..."
-    return short if short[:2].isupper() else short[:1].lower() + short[1:]  # LOKI is a name
+    return short if re.match("[A-Z]{2}", short) else short[:1].lower() + short[1:]  # LOKI is a name, "A ..." is none
 
 
 def _unseen(kinds: frozenset[str]) -> str:

@@ -5,7 +5,6 @@ HTML, terminal and Markdown print this same object; every figure in it comes out
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,9 +19,11 @@ from fedspill.audit.result import (
     LeakRow,
     PrivacyClaim,
     TurnedAway,
+    TwinSummary,
 )
 from fedspill.audit.severity import MOST, NEARLY_ALL, NOTICEABLE
 from fedspill.audit.why_not import HOLDS_IT
+from fedspill.leak import short_guessing
 from fedspill.report.figures import counted, percent, points
 from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
@@ -111,7 +112,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         claims=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict != "violated"),
         turned_away=tuple(turned_away_words(one) for one in result.turned_away),
         verdict=_capital(headline.cell.sentence) if headline.cell else "",
-        beside=_beside(headline),
+        beside=_beside(headline, result.twin),
         picture=_picture(headline),
         columns=tuple((_capital(a.who) or a.name, a.short or a.title) for a in result.adversaries),
         rows=tuple(shown_row(row, result) for row in result.leaks),
@@ -229,11 +230,7 @@ def _left(change: LeakChange) -> str:
 
 
 def _guessing(cell: LeakCell) -> str:
-    """ "57 by guessing", where it differs from the figure by its number alone; else in full."""
-    number = re.compile(r"-?\d+(\.\d+)?( %)?")
-    alike = number.sub("", cell.figure, count=1) == number.sub("", cell.guessing, count=1)
-    short = number.search(cell.guessing) if alike else None
-    return f"{short[0] if short else cell.guessing} by guessing"
+    return short_guessing(cell.figure, cell.guessing)
 
 
 def _to_decide(cell: LeakCell, result: AuditResult) -> str:
@@ -248,12 +245,15 @@ def _to_decide(cell: LeakCell, result: AuditResult) -> str:
 
 
 def _about(result: AuditResult) -> str:
-    said = f"{_capital(result.deployment)}."
+    own = "." in result.deployment.partition(",")[0]  # a file's name is written as it is
+    said = f"{result.deployment if own else _capital(result.deployment)}."
     return f"{said} Test accuracy {percent(result.accuracy.value)}." if result.accuracy else said
 
 
-def _beside(headline: Headline) -> str:
+def _beside(headline: Headline, twin: TwinSummary | None) -> str:
     cell = headline.cell
+    if cell is None and headline.read and twin is not None and twin.like:
+        return "Readings were held against twins of this federation, whose truth is known, and not against its own."
     if cell is None and headline.read:
         return "Readings are guesses that nothing was held against: neither a finding nor a pass."
     if cell is None:
@@ -300,11 +300,25 @@ def _unhelped(result: AuditResult) -> str:
     if result.target == "trace":
         return "No defense was tried: a recording cannot be trained again."
     found = any(row.state == "found" for row in result.leaks)
-    if not found or result.advice or result.after:
+    if not found:
+        return _to_decide_more(result)
+    if result.advice or result.after:
         return ""
     none = result.plan.get("candidates") in ([], ())
     return "No defense was tried on what was found" + (
         ": the plan says candidates = []. Leave that line out, and all that fit are." if none else "."
+    )
+
+
+def _to_decide_more(result: AuditResult) -> str:
+    """What to do where nothing is found and something undecided: as many repeats as would tell half of it."""
+    told = [cell.repeats_to_decide for row in result.leaks for cell in row.cells if cell.state == "undecided"]
+    known = sorted(many for many in told if many is not None and many <= MOST_REPEATS)
+    if not known:
+        return ""
+    return (
+        f"Nothing was found, and much is undecided: measure more before you rely on it. repeats = "
+        f"{known[len(known) // 2]} in the plan would decide about half of it."
     )
 
 
@@ -330,8 +344,8 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
     if read:
         said.append(f"{counted(read, 'attack')} read something that nothing is known to hold against")
     if any(cell.state == "undecided" for row in result.leaks for cell in row.cells):
-        more = "the plan's `repeats`" if result.target == "plan" else "a longer recording"
-        said.append(f"what is undecided needs more measurements to tell: {more}")
+        more = "more federations (repeats in the plan)" if result.target == "plan" else "a longer recording"
+        said.append(f"what is undecided takes {more} to tell")
     if failed:
         said.append(f"could not be measured: {_listed(failed)}")
     if not result.verdict.complete and not failed and not read:
