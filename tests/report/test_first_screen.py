@@ -307,7 +307,7 @@ def test_every_defense_that_was_tried_is_named_in_the_terminal(result: AuditResu
     tried = {trial.defense for finding in result.findings if finding.defenses for trial in finding.defenses.tried}
     helps = {defense.name for advice in result.advice for defense in advice.defenses}
     shown = " ".join(text.render(result).split())
-    _, _, told = shown.partition("Tried too, and no leak is a level lower at 2 points of accuracy or less: ")
+    _, _, told = shown.partition("At 2 points of accuracy or less, no leak is a level lower with ")
     told = told.partition(". ")[0]
     assert set(filter(None, re.split(", | and ", told))) == tried - helps
 

@@ -37,7 +37,7 @@ def leak_rows(findings: Sequence[Finding], twin: TwinSummary | None = None) -> l
     cells = {(name, adversary): _with_weaker(cell, name, cells) for (name, adversary), cell in cells.items()}
     rows = []
     for name in names:
-        whole = [_implied(cells[name, adversary], leaks[name], cells) for adversary in adversaries]
+        whole = [_implied(cells[name, adversary], leaks, name, cells) for adversary in adversaries]
         worst = max(whole, key=badness)
         leak = leaks[name]
         rows.append(
@@ -230,14 +230,18 @@ def _with_weaker(own: LeakCell, leak: str, cells: dict[tuple[str, str], LeakCell
     return worst
 
 
-def _implied(cell: LeakCell, leak: Leak[Any] | None, cells: dict[tuple[str, str], LeakCell]) -> LeakCell:
+def _implied(
+    cell: LeakCell, leaks: dict[str, Leak[Any] | None], of: str, cells: dict[tuple[str, str], LeakCell]
+) -> LeakCell:
     """Whoever has a leak that says this one too needs no attack of its own."""
+    leak = leaks[of]
     if leak is None or cell.state not in ("cannot", "not tested"):
         return cell
     for name in leak.implied_by:
         other = cells.get((name, cell.adversary))
         if other is not None and other.state == "found":
-            told = {"why": f"follows from {name.replace('_', ' ')}", "follows_from": name}
+            title = known.title if (known := leaks[name]) else name
+            told = {"why": f"follows from {title[:1].lower()}{title[1:]}", "follows_from": name}
             return cell.model_copy(update={"state": "not tested", "severity": other.severity, **told})
     return cell
 

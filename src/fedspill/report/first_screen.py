@@ -328,7 +328,7 @@ def _in_vain(result: AuditResult) -> str:
     helps = {defense.name for advice in advised for defense in advice.defenses}
     tried = dict.fromkeys(setting.defense for family in result.families for setting in family.settings)
     names = [name for name in tried if name and name not in helps]
-    return f"Tried too, and no leak is a level lower at {MOST_LOST_WORDS} or less: {_listed(names)}." if names else ""
+    return f"At {MOST_LOST_WORDS} or less, no leak is a level lower with {_listed(names)}." if names else ""
 
 
 def _sure(result: AuditResult) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def _cell(cell: ShownCell) -> str:
     return (
         f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})"
         if short
-        else f"{cell.tag} ({cell.sub.split()[0]})"
+        else f"{cell.tag} ({cell.sub})"
     )
 
 
