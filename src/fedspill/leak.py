@@ -84,7 +84,7 @@ class Leak(Generic[G]):
         said = claim.format(much=surely.much, often=surely.often)
         if surely == measured:
             return said
-        return f"{said}, and perhaps {measured.much if '{much}' in claim else measured.often}"
+        return f"{said}, perhaps {measured.much if '{much}' in claim else measured.often}"
 
 
 def of_hundred(things: str) -> Callable[[float], str]:

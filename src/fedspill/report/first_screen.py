@@ -41,6 +41,7 @@ class ShownCell:
     tag: str  # "high", "not found", ...
     main: str  # "87 of 100 labels"
     sub: str  # "57 by guessing", or why
+    by: str = ""  # the leak that says this one too, by its short name, where there is little room
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
     if cell.state == "read":
         return ShownCell("read", "read", cell.reading, cell.beside)
     if cell.follows_from and cell.severity is not None:
-        return ShownCell(cell.severity.word, cell.severity.word, "", cell.why)
+        return ShownCell(cell.severity.word, cell.severity.word, "", cell.why, cell.follows_from.replace("_", " "))
     kind = cell.state.replace(" ", "-")
     if cell.state == "not found":
         return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
@@ -323,12 +324,12 @@ def _to_decide_more(result: AuditResult) -> str:
 
 
 def _in_vain(result: AuditResult) -> str:
-    """The defenses that were tried and that nothing above advises, by name; the report has their figures."""
+    """The defenses that lower no leak by a level at a cost that is advised, by name; the report has their figures."""
     advised = [*result.advice, *([result.after.advice] if result.after else [])]
     helps = {defense.name for advice in advised for defense in advice.defenses}
     tried = dict.fromkeys(setting.defense for family in result.families for setting in family.settings)
     names = [name for name in tried if name and name not in helps]
-    return f"At {MOST_LOST_WORDS} or less, no leak is a level lower with {_listed(names)}." if names else ""
+    return f"No gain worth {MOST_LOST_WORDS}: {_listed(names)}." if names else ""
 
 
 def _sure(result: AuditResult) -> tuple[str, ...]:

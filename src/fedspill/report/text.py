@@ -80,11 +80,9 @@ def _cell(cell: ShownCell) -> str:
     short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
     if cell.kind == "read":
         return cell.tag  # in words below the table
-    return (
-        f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})"
-        if short
-        else f"{cell.tag} ({cell.sub})"
-    )
+    if not short:
+        return f"{cell.tag}, by {cell.by}" if cell.by else f"{cell.tag} ({cell.sub})"
+    return f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})"
 
 
 def _readings(screen: FirstScreen, width: int) -> list[str]:
