@@ -10,7 +10,7 @@ import platform
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from importlib.metadata import version
@@ -27,7 +27,7 @@ from fedspill.audit.matrix import pairs_of
 from fedspill.audit.outcomes import JobOutcome, RecordOutcome
 from fedspill.audit.result import AuditResult
 from fedspill.audit.result_from_store import Cell, StoredAudit
-from fedspill.audit.store import NAME, Store
+from fedspill.audit.store import NAME, Store, Stored
 from fedspill.audit.target import AS_DEPLOYED, Target
 from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
 from fedspill.defenses.verify import check_defenses
@@ -219,7 +219,8 @@ def _try_defenses(store: Store, target: Target, workers: Workers, watcher: Watch
     ]
     watcher.more(len(records) + len(attacks))
     _wave(store, target, workers, watcher, records)
-    _wave(store, target, workers, watcher, [job for job in attacks if _recorded(store, target, job)])
+    known = store.results()
+    _wave(store, target, workers, watcher, [job for job in attacks if _recorded(known, target, job)])
 
 
 def _try_together(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
@@ -231,7 +232,8 @@ def _try_together(store: Store, target: Target, workers: Workers, watcher: Watch
         attacks: list[Job] = [AttackJob(pair, setting, seed) for seed in state.seeds for pair in runnable]
         watcher.more(len(records) + len(attacks))
         _wave(store, target, workers, watcher, records)
-        if not all(_was_recorded(store, target, job) for job in records):
+        known = store.results()
+        if not all(_was_recorded(known, target, job) for job in records):
             continue
         _wave(store, target, workers, watcher, attacks)
         after = StoredAudit(store, target.folder).after(setting)
@@ -258,14 +260,14 @@ def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs
         watcher.done(done)
 
 
-def _recorded(store: Store, target: Target, job: Job) -> bool:
+def _recorded(known: Mapping[str, Stored], target: Target, job: Job) -> bool:
     """Whether the federation that this attack is about could be run at all."""
     assert isinstance(job, AttackJob)
-    return _was_recorded(store, target, RecordJob(job.setting, job.seed))
+    return _was_recorded(known, target, RecordJob(job.setting, job.seed))
 
 
-def _was_recorded(store: Store, target: Target, job: Job) -> bool:
-    record = store.results().get(job.key(target.code))
+def _was_recorded(known: Mapping[str, Stored], target: Target, job: Job) -> bool:
+    record = known.get(job.key(target.code))
     return record is not None and record.outcome.status == "ok"
 
 
