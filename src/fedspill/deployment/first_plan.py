@@ -31,7 +31,7 @@ def plan_text(answers: FirstAnswers) -> str:
         if answers.user
         else '# unlike mixes of classes; larger alpha: more alike. "by-user" gives whole users to clients'
     )
-    return f"""# A federation to audit: fedspill audit {{this file}}. All keys: docs/audit.md.
+    return f"""# A federation to audit: fedspill audit, and the name of this file. All keys: docs/audit.md.
 # fail_on = "high"         # exit code 1 from this severity on, for CI
 # repeats = 3              # federations with seeds of their own; narrower intervals
 
