@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -77,15 +78,26 @@ class Leak(Generic[G]):
         """The guess in words and tables."""
         return self.reader(guess, private) if self.reader else plain_reading(guess)
 
-    def claimed(self, degree: Degree) -> str:
-        """What can be done, with how much of it."""
+    def claimed(self, surely: Degree, measured: Degree) -> str:
+        """What can surely be done, with how much of it; and how much was measured, where that is not as sure."""
         claim = self.claim or f"learn this {{often}}: {self.title.lower()}"
-        return claim.format(much=degree.much, often=degree.often)
+        said = claim.format(much=surely.much, often=surely.often)
+        if surely == measured:
+            return said
+        return f"{said}, perhaps {measured.much if '{much}' in claim else measured.often}"
 
 
 def of_hundred(things: str) -> Callable[[float], str]:
     """A share said as a count: 0.868 is "87 of 100 labels"."""
     return lambda share: f"{round(100 * share)} of 100 {things}"
+
+
+def short_guessing(figure: str, guessing: str) -> str:
+    """ "57 by guessing", where it differs from the figure by its number alone; else in full."""
+    number = re.compile(r"-?\d+(\.\d+)?( %)?")
+    alike = number.sub("", figure, count=1) == number.sub("", guessing, count=1)
+    short = number.search(guessing) if alike else None
+    return f"{short[0] if short else guessing} by guessing"
 
 
 def told_apart(area: float) -> str:

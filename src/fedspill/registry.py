@@ -20,9 +20,12 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from fedspill.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Family: TypeAlias = Literal["leaks", "attacks", "defenses", "metrics", "datasets", "partitions", "models", "papers"]
 
@@ -136,13 +139,21 @@ def build(kind: type[Any], options: Mapping[str, object], *, what: str) -> Any:
     for option in options:
         if option not in known:
             raise UnknownName(f"option of {what}", option, known)
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(dict(options))
+        return _checker_of(cast("Any", kind)).validate_python(dict(options))
     except ValidationError as error:
         problems = "; ".join(f"{_place(item['loc'])}{item['msg']}, got {item['input']!r}" for item in error.errors())
         raise UsageError(f"Options of {what}: {problems}.") from None
+
+
+@cache
+def _checker_of(kind: Any) -> TypeAdapter[Any]:
+    """What checks the fields of a dataclass; made once, since that takes longer than the check."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def options_of(thing: Any) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Event:
     round: int
     party: str
     what: str
+    defense: str = ""  # whose verdict on a received model this is; recordings keep it in `what` alone
+    action: str = ""  # that verdict: repair or refuse
 
 
 @dataclass(frozen=True)

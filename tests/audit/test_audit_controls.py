@@ -131,7 +131,7 @@ def test_what_leaves_nothing_to_guess_is_skipped_not_a_failure() -> None:
     pair = next(pair for pair in RUNNABLE if pair.attack == "class-sniffing")
     outcome = attacked(pair, trace, deployment, 1)
     assert outcome.status == "skipped"
-    assert "nothing to balance" in outcome.why
+    assert "nothing to tell apart" in outcome.why
 
 
 def test_a_recording_without_truth_is_read_and_not_scored() -> None:

@@ -1,5 +1,8 @@
 """What a dry run foretells of large models: messages are mapped from files, and clients are not rehearsed."""
 
+import pytest
+
+from fedspill.audit import cost_estimate
 from fedspill.audit.cost_estimate import (
     _Calibration,
     _operations_of_rehearsals,
@@ -62,6 +65,14 @@ def test_clients_of_a_round_share_what_is_rehearsed_for_it() -> None:
     deployment = deployed(16, 12)
     few, many = (_rehearsals(deployment, _Sizes(rounds, 48, 1_000, 10, 0.0), measured).fitting for rounds in (2, 24))
     assert few < many < 2 * few
+
+
+def test_trials_of_habits_are_reckoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = _Calibration(slowness=1.0, client_seconds=0.0, gpu_bytes=0)
+    sizes = _Sizes(2, 8, 1_000, 10, 0.0)
+    with_habits = _rehearsals(deployed(16, 2), sizes, measured)
+    monkeypatch.setattr(cost_estimate, "unsaid_habits", lambda *_: iter(()))
+    assert with_habits.fitting > _rehearsals(deployed(16, 2), sizes, measured).fitting
 
 
 def test_records_are_reckoned_at_layers_that_see_one_vector_each() -> None:

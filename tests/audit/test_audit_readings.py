@@ -10,11 +10,14 @@ import torch
 from audit_kit import record_without_truth, tiny
 
 from fedspill.attack_run import Outcome
+from fedspill.audit.leak_table import headline_of, leak_rows
 from fedspill.audit.matrix import pairs_of
 from fedspill.audit.outcomes import ControlOutcome
-from fedspill.audit.result import AuditResult, Finding
+from fedspill.audit.result import AuditResult, Finding, TwinFigures, TwinSummary
 from fedspill.audit.run_audit import run_audit
 from fedspill.audit.score_finding import score_finding
+from fedspill.audit.severity import Severity
+from fedspill.audit.twin_scores import believed
 from fedspill.cli.finish import exit_code
 from fedspill.errors import ExitCode
 from fedspill.leaks.labels.guess import LabelCounts
@@ -63,6 +66,39 @@ def test_the_attack_states_how_sure_it_is(audited: tuple[AuditResult, Path]) -> 
     assert reading.expects is not None
     assert 0 < reading.expects <= 1
     assert f"expects {round(100 * reading.expects)} of 100" in result.leaks[0].cells[0].beside
+
+
+def read_on_twins(leak: str, figure: str, severity: Severity) -> Finding:
+    """A reading of the server's, and what such readings get on twins that are like the recording."""
+    twin = TwinFigures(
+        value=0.6, low=0.5, high=0.7, chance=0.5, twins=5, figure=figure, guessing="50 of 100", severity=severity
+    )
+    return Finding(
+        id=f"{leak}/curious-server",
+        attack=leak,
+        title=leak,
+        adversary="curious-server",
+        family=leak,
+        status="read",
+        state="read",
+        reading=Reading(summary=f"the {leak}", messages=1),
+        twin=twin,
+    )
+
+
+def test_the_headline_of_a_recording_leaves_out_what_twins_show_to_be_no_better_than_guessing() -> None:
+    twins = TwinSummary(possible=True, like=True, twins=5)
+    found = [
+        read_on_twins("labels", "97 of 100", Severity.HIGH),
+        read_on_twins("membership", "40 of 100", Severity.INFO),
+    ]
+    sentence = headline_of(leak_rows(found, twins), found, twins).sentence
+    assert sentence == (
+        "The server reads the labels; on twins of this federation such readings get 97 of 100 (50 by guessing)."
+    )
+    assert believed(found[1], twins).startswith("not surely better than guessing: 40 of 100 on 5 twins")
+    alone = headline_of(leak_rows(found[1:], twins), found[1:], twins).sentence
+    assert alone.endswith("such readings are not surely better than guessing.")
 
 
 def counts(*rows: list[int]) -> LabelCounts:

@@ -11,9 +11,14 @@ from typer.testing import CliRunner
 
 from fedspill import run_audit
 from fedspill.audit.examination import examine
+from fedspill.audit.why_not import skipped
 from fedspill.cli.main import app
+from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.first_plan import FirstAnswers, plan_text
 from fedspill.deployment.plan import Plan, check_plan, read_plan
+from fedspill.errors import NotKnown
+from fedspill.threat import CURIOUS_SERVER
+from fedspill.trace import MemoryTrace
 
 
 def plan_of(*attacks: str, **more: object) -> Plan:
@@ -69,6 +74,43 @@ def test_doctor_says_what_one_more_fact_would_add(per_class: int, expected: bool
     facts = dict(examine(plan).more)
     assert ("[adversary_data] per_class = 10" in facts) == expected
     assert facts["[adversary_data] shadow = 500"] == ["ami"], "aai would want an attribute besides"
+
+
+def test_doctor_advises_no_more_data_than_there_are(tmp_path: Path) -> None:
+    lines = [f"{20 + n % 70},{n % 9},{int(n % 8 == 0)}" for n in range(100)]
+    (tmp_path / "few.csv").write_text("\n".join(["age,stay,ill", *lines]))
+    data = {"name": "csv", "path": str(tmp_path / "few.csv"), "label": "ill"}
+    none, shape = {"per_class": 0}, {"partition": {"name": "iid"}, "federation": {"clients": 2, "rounds": 1}}
+    found = examine(plan_of("ami", "llbg-aux", data=data, adversary_data=none, **shape))
+    assert found.description.startswith("few.csv, 2 clients (2 a round), 1 round, mlp with"), "by the user's own names"
+    facts = [fact for fact, _ in found.more]
+    assert facts == ["[adversary_data] shadow = 40", "[adversary_data] per_class = 5"]
+    for fact in facts:
+        name, value = fact.removeprefix("[adversary_data] ").split(" = ")
+        Deployment.of(plan_of(data=data, adversary_data={name: int(value)}, **shape))
+
+
+def test_doctor_tells_of_a_network_that_ends_in_a_softmax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "softened.py").write_text(
+        "from torch import nn\n\n\ndef net(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes), nn.Softmax(1))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = examine(plan_of("ebi", model={"name": "custom", "factory": "softened:net"})).tried
+    assert any("softmax" in line for line in said)
+    assert not any("softmax" in line for line in examine(plan_of("ebi")).tried)
+
+
+def test_a_reason_is_told_as_a_whole_sentence() -> None:
+    assert skipped("Not read: the network does not have two linear layers, one behind the other.") == (
+        "the network does not have two linear layers, one behind the other"
+    )
+
+
+def test_what_nobody_gave_an_adversary_is_named_in_a_few_words() -> None:
+    with pytest.raises(NotKnown) as refused:
+        MemoryTrace({}).view(CURIOUS_SERVER).knows("architecture")
+    assert skipped(str(refused.value)) == "not given: the model's code"
 
 
 def test_doctor_gives_one_reason_for_each_attack_that_nobody_runs() -> None:

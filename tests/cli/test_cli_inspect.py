@@ -176,6 +176,23 @@ def test_two_checkpoints_give_what_the_library_gives(run: Run, tmp_path: Path, d
     assert NETWORKS[name][1] in result.said
 
 
+def test_inspect_says_how_sure_it_is_what_it_took_for_granted_and_hides_no_class(
+    run: Run, tmp_path: Path, digits: Examples
+) -> None:
+    trace = recorded(network("perceptron"), digits, LocalTraining(lr=0.1, batch_size=32))
+    before, after = files(tmp_path, trace)
+    words = ["inspect", "--before", str(before), "--after", str(after), "--lr", "0.1", "--batch-size", "32"]
+    found = inspect_update(before, after, lr=0.1, batch_size=32)
+    assert found.expects is not None
+    ended = run(*words)
+    assert f"labels expects {round(100 * found.expects)} of 100 labels to be right" in ended.said
+    assert "taken for one local step of 32 samples" in ended.said
+    told = [line.split() for line in ended.out.splitlines() if line[:1].isdigit()]
+    some = [index for index in range(CLASSES) if any(int(counts[index]) for counts in found.counts.values())]
+    assert [int(row[0]) for row in told] == some
+    assert "taken for" not in run(*words, "--samples", "128").said
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_gradient_gives_what_the_library_gives(run: Run, tmp_path: Path, digits: Examples, name: str) -> None:
     model = network(name).eval()

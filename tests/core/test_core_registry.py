@@ -153,3 +153,15 @@ def test_the_papers_are_found_in_the_checkout() -> None:
     assert (registry.papers_folder() / "003" / "tables.py").is_file()
     assert isinstance(registry.papers_folder(), Path)
     assert load("papers", "003/1").paper == "003"
+
+
+def test_the_package_is_looked_through_once_however_often_names_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit asks for names thousands of times."""
+    before = registry.entries("attacks")
+
+    def refuse(self: Path, pattern: str) -> list[Path]:
+        raise AssertionError(f"looked for {pattern} in {self} again")
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    assert registry.entries("attacks") == before
+    assert registry.find("attacks", "llbg").name == "llbg"

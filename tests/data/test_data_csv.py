@@ -46,3 +46,14 @@ def test_a_table_with_semicolons_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(ROWS.replace(",", ";"))
     with pytest.raises(UsageError, match="separated by ';'"):
         CsvTable(path="table.csv", label="ill").load(tmp_path)
+
+
+def test_a_column_of_numbers_with_an_odd_cell_is_told_by_its_row_and_not_taken_for_names(tmp_path: Path) -> None:
+    rows = [f"{n / 7},{n % 3 % 2}" for n in range(300)]
+    rows[4] = "infinite,1"
+    (tmp_path / "table.csv").write_text("\n".join(["weight,ill", *rows]))
+    with pytest.raises(
+        UsageError, match=r"'weight' is of numbers but for 1 of its cells, the first in row 6\."
+    ) as refused:
+        CsvTable(path="table.csv", label="ill").load(tmp_path)
+    assert "infinite" not in str(refused.value)

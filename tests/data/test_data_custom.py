@@ -32,6 +32,7 @@ def different(): return np.ones((1, 3)), np.array([0]), np.ones((1, 4)), np.arra
 def flat(): return np.ones(3), np.array([0, 0, 0]), np.ones(3), np.array([0, 0, 0])
 def uneven(): return np.ones((3, 2)), np.array([0]), np.ones((1, 2)), np.array([0])
 def negative(): return np.ones((1, 2)), np.array([-1]), np.ones((1, 2)), np.array([0])
+def from_one(): return np.ones((2, 2)), np.array([1, 2]), np.ones((1, 2)), np.array([1])
 def nan(): return np.full((1, 2), np.nan), np.array([0]), np.ones((1, 2)), np.array([0])
 """
 
@@ -81,6 +82,7 @@ def test_a_factory_that_cannot_be_called(factory: str, told: str) -> None:
     [
         ("three", r"must return .* tuple \(x_train, y_train, x_test, y_test\), got a tuple of 3"),
         ("nothing", "got a NoneType"),
+        ("from_one", "smallest label is 1, and labels are counted from 0"),
         ("not_arrays", "x_train must be an array, got a str"),
         ("float_labels", r"y_train must be whole numbers of shape \(n,\), got torch.float64"),
         ("different", "inputs must be alike"),

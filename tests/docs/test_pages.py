@@ -22,6 +22,15 @@ def text(page: str) -> str:
     return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
+def test_the_reference_has_what_a_first_attack_is_made_of() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    imported = re.findall(r"^from (fedspill\.[\w.]+) import (.+)$", contributing, re.MULTILINE)
+    names = [f"{module}.{name}" for module, several in imported for name in several.split(", ")]
+    functions = [name for name in names if not name.rpartition(".")[2].isupper()]  # constants are in the example
+    page = text("reference.md")
+    assert [name for name in functions if f"::: {name}\n" not in page] == []
+
+
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_leak_is_told_to_people_drawn_and_explained_with_its_mathematics(leak: str) -> None:
     page = text(f"leaks/{leak}.md")

@@ -426,6 +426,7 @@ def test_a_defense_that_refuses_keeps_its_client_out() -> None:
     trace, rounds = recorded(defenses=(ScriptedDefense("refuse"),))
     assert [done.clients for done in rounds] == [(), ()]
     assert [event.what for event in rounds[0].events[:4]] == ["guard: refuse, no trust"] * 4
+    assert {(event.defense, event.action) for event in rounds[0].events[:4]} == {("guard", "refuse")}
     assert list(trace.messages("update")) == []
 
 

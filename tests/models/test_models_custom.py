@@ -129,11 +129,12 @@ def test_looking_at_the_network_keeps_its_modes() -> None:
         ("custom_incomplete:full", "there is no module 'no_such_dependency'"),
         ("custom_broken:full", r"failed: OSError at custom_broken\.py:1"),
         ("custom_factories:nothing", "module 'custom_factories' has no 'nothing'"),
+        ("fedspill.models.mlp:Mpl", "Did you mean 'Mlp'"),
         ("custom_factories:number", "is a int, not a function"),
         ("custom_factories:needs_three", r"signature \(shape, classes, depth\).*f\(shape, classes\) or f\(\)"),
         ("custom_factories:stops", r"failed: ValueError at custom_factories\.py"),
         ("custom_factories:no_module", "must return a torch.nn.Module, but returned str"),
-        ("custom_factories:pair", "got tuple"),
+        ("custom_factories:pair", "got tuple.*return the logits and nothing else"),
         ("custom_factories:wrong_input", r"fails on inputs of shape \(2, 3\): RuntimeError"),
     ],
 )

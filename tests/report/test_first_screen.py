@@ -27,6 +27,7 @@ from fedspill.audit.result import (
     LeakChange,
     Provenance,
     ScoreFigures,
+    TurnedAway,
     rounded,
 )
 from fedspill.audit.result_from_store import verdict
@@ -43,13 +44,13 @@ from fedspill.audit.severity import (
     state_of,
     sure_advantage,
 )
-from fedspill.audit.why_not import OTHERS_RUN_IT
+from fedspill.audit.why_not import KNOWN_AS, OTHERS_RUN_IT
 from fedspill.metric import Score
 from fedspill.registry import load_leak
 from fedspill.report import comparison, html, markdown, text
 from fedspill.report.figures import percent, points
 from fedspill.report.first_screen import first_screen, shown_advice
-from fedspill.threat import ADVERSARIES
+from fedspill.threat import ADVERSARIES, KNOWLEDGE
 
 # Modules that are imported on the way start generators of their own, which hypothesis takes for ours.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module")
@@ -113,6 +114,7 @@ def findings(draw: st.DrawFn, leak: str, adversary: str, attack: str, accuracy: 
             "severity": severity(score, metric.perfect, used, does),
             "lowered": lowered_by(used, does) if state == "found" else "",
             "advantage": advantage(score, metric.perfect),
+            "sure": sure_advantage(score, metric.perfect),
             "score": ScoreFigures.of(metric, score),
             "used": sorted(used),
             "repeats_to_decide": repeats_to_decide(score, metric.perfect, 1) if state == "undecided" else None,
@@ -250,6 +252,70 @@ def test_a_self_check_that_failed_is_named(result: AuditResult) -> None:
     assert "but not a0, a1, a2, a3, a4 and 4 more;" in said
 
 
+def found_by(attack: str, leak: str, score: Score) -> Finding:
+    metric = load_leak(leak).headline
+    blank = Finding(id=f"{attack}/curious-server", attack=attack, title=attack, adversary="curious-server", family=leak)
+    return blank.model_copy(
+        update={
+            "status": "ok",
+            "state": state_of(score, metric.perfect),
+            "severity": severity(score, metric.perfect),
+            "advantage": advantage(score, metric.perfect),
+            "sure": sure_advantage(score, metric.perfect),
+            "score": ScoreFigures.of(metric, score),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("leak", "low", "sentence"),
+    [
+        ("membership", 0.97, "The server can tell nearly always whether a person's record was trained on."),
+        (
+            "membership",
+            0.65,
+            "The server can tell often whether a person's record was trained on, perhaps nearly always.",
+        ),
+        (
+            "labels",
+            0.55,
+            "The server can read a little of the labels that a client trained on in a round, perhaps nearly all.",
+        ),
+    ],
+)
+def test_the_headline_is_as_sure_as_the_lower_end_of_its_interval(leak: str, low: float, sentence: str) -> None:
+    found = [found_by(leak, leak, Score(0.98, low, 1.0, 20, 0.5))]
+    assert headline_of(leak_rows(found), found).sentence == sentence
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_false_alarms_of_a_configured_defense_stand_on_every_first_screen(result: AuditResult) -> None:
+    alarms = TurnedAway(defense="guard", refused=3, repaired=1, clients=2, rounds=2, first="round 1, client:0: guard")
+    alarmed = result.model_copy(update={"turned_away": [alarms]})
+    said = "guard refused 3 and repaired 1 models of an honest server, at 2 clients in 2 rounds: who refuses does not"
+    assert any(line.startswith("! FALSE ALARMS: guard refused 3") for line in text.lines(alarmed)[:12])
+    page = markup.unescape(html.render(alarmed))
+    assert page.index(said) < page.index("What leaks, and to whom")
+    assert said in markdown.render(alarmed).replace("&#58;", ":")
+    assert "FALSE ALARMS" not in text.render(result)
+
+
+@lenient
+@given(results())
+def test_every_defense_that_was_tried_is_named_in_the_terminal(result: AuditResult) -> None:
+    tried = {trial.defense for finding in result.findings if finding.defenses for trial in finding.defenses.tried}
+    helps = {defense.name for advice in result.advice for defense in advice.defenses}
+    shown = " ".join(text.render(result).split())
+    _, _, told = shown.partition("No gain worth 2 points of accuracy: ")
+    told = told.partition(". ")[0]
+    assert set(filter(None, re.split(", | and ", told))) == tried - helps
+
+
+def test_what_an_attacker_needs_is_said_in_words() -> None:
+    assert KNOWN_AS.keys() == KNOWLEDGE.keys()
+
+
 @lenient
 @given(results())
 def test_advice_names_only_what_was_run(result: AuditResult) -> None:
@@ -305,3 +371,19 @@ def test_two_results_compare_as_a_page(before: AuditResult, after: AuditResult) 
     assert "two different deployments" not in comparison.render(before, before)
     other = after.model_copy(update={"plan": {"fail_on": None, "training": {"lr": 0.5}}})
     assert "two different deployments" in comparison.render(before, other)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_where_all_is_undecided_the_screen_says_to_measure_more(result: AuditResult) -> None:
+    open_ = [
+        found_by(f"labels-{number}", "labels", Score(0.6, 0.4, 0.9, 5, 0.5)).model_copy(update={"repeats_to_decide": 6})
+        for number in range(2)
+    ]
+    rows = leak_rows(open_)
+    undecided = {"findings": open_, "leaks": rows, "headline": headline_of(rows, open_), "families": [], "advice": []}
+    result = result.model_copy(update={**undecided, "unhelped": [], "after": None})
+    said = first_screen(result)
+    assert said.sentence == "No leak was found, and some could not be ruled out."
+    assert "repeats = 6 in the plan" in said.unhelped
+    assert "measure more" in " ".join(text.render(result).split())

@@ -25,6 +25,7 @@ from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
+from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.rehearsal_plan import (
     GPU_IS_FASTER,
@@ -288,13 +289,17 @@ def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -
     leading = min(plan.leading, sizes.rounds)
     tries = leading * len(plan.known) + sizes.rounds - leading
     learnt = leading * sum(plan.known) + (sizes.rounds - leading) * sum(plan.known) / len(plan.known)
+    # Habits that no protocol says are tried in one round: by half of the clients, at every other degree of knowledge.
+    habits, degrees = 1 + len(list(unsaid_habits(shop.training, shop.auxiliary.x))), plan.known[::2]
+    tests = habits * len(degrees)
+    learnt += habits * sum(degrees)
     passes = learnt * len(shop.auxiliary) / samples  # as many samples as so many clients have
-    trained = tries * plan.broad + sizes.messages * plan.near
+    trained = tries * plan.broad + tests * max(plan.broad // 2, plan.least_broad) + sizes.messages * plan.near
     per_message = FIT_OF_MESSAGE + FIT_PER_CLASS * sizes.classes + FIT_PER_PARAMETER * sizes.parameters
     return _Rehearsals(
         operations,
         trained * once + passes * measured.client_seconds,
-        tries * FIT_OF_ROUND + sizes.messages * per_message,
+        (tries + tests) * FIT_OF_ROUND + sizes.messages * per_message,
     )
 
 

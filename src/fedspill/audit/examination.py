@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from fedspill.audit.attack_trial import AttackTrial
 from fedspill.audit.matrix import Pair, pairs_of
@@ -16,11 +17,8 @@ from fedspill.errors import FedspillError
 from fedspill.progress import UNWATCHED, Progress
 from fedspill.registry import find
 
-# What a plan can say besides, in the words of a plan.
-FACTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    ("[adversary_data] shadow = 500", {"adversary_data": {"shadow": 500}}),
-    ("[adversary_data] per_class = 10", {"adversary_data": {"per_class": 10}}),
-)
+# What a plan can set aside besides, of data that have enough: conventions.
+SHADOW, PER_CLASS = 500, 10
 
 
 @dataclass(frozen=True)
@@ -87,19 +85,40 @@ def _tried(deployment: Deployment, rounds: int) -> list[str]:
         said.append("No last linear layer was found: attacks that read labels in it will be skipped.")
     if deployment.dataset.train.x.dtype.is_floating_point is False:
         said.append("Inputs are whole numbers (tokens): attacks that rebuild inputs by descent will be skipped.")
+    if not deployment.is_vertical and _gives_probabilities(deployment):
+        said.append("The network's outputs add up to 1, as behind a softmax; clients train on logits: leave it out.")
     smallest = min(len(own) for own in deployment.shares.clients)
     said.append(f"{len(deployment.shares.clients)} clients, the smallest with {smallest} samples; {classes} classes.")
     return said
+
+
+def _gives_probabilities(deployment: Deployment) -> bool:
+    with torch.no_grad():
+        given = deployment.build_model().eval()(deployment.shares.clients[0].x[:8])
+    one = torch.ones(len(given))
+    return given.ndim == 2 and given.shape[1] > 1 and bool((given >= 0).all()) and torch.allclose(given.sum(1), one)
+
+
+def _facts(deployment: Deployment) -> list[tuple[str, int]]:
+    """What a plan can set aside besides, never more than half of what clients hold: they must keep data of the kind."""
+    labels = torch.cat([own.y for own in deployment.shares.clients])
+    rarest = int(torch.bincount(labels, minlength=len(deployment.dataset.classes)).min())
+    held = deployment.plan.adversary_data
+    facts = [
+        ("shadow", min(SHADOW, len(labels) // 2), held.shadow),
+        ("per_class", min(PER_CLASS, rarest // 2), held.per_class),
+    ]
+    return [(name, value) for name, value, now in facts if value > now]
 
 
 def _more(plan: Plan, pairs: list[Pair], deployment: Deployment) -> list[tuple[str, list[str]]]:
     """Which attacks each fact would add."""
     now = {pair.id for pair in pairs if not pair.lacks()}
     found = []
-    for words, change in FACTS:
+    for name, value in _facts(deployment):
+        words = f"[adversary_data] {name} = {value}"
         values = plan.model_dump(mode="json", exclude_unset=True)
-        for part, options in change.items():
-            values[part] = {**values.get(part, {}), **options}
+        values["adversary_data"] = {**values.get("adversary_data", {}), name: value}
         try:
             then = [pair for pair in pairs_of(check_plan(values, words)) if not reason(pair, deployment)]
         except FedspillError:

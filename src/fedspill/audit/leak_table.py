@@ -13,7 +13,7 @@ from fedspill.audit.severity import DEGREES, Severity, State, bar_of, unit_advan
 from fedspill.audit.twin_scores import believed
 from fedspill.audit.why_not import KNOWN_AS, OF_ANOTHER_KIND, OTHERS_RUN_IT
 from fedspill.errors import FedspillError
-from fedspill.leak import Leak
+from fedspill.leak import Degree, Leak, short_guessing
 from fedspill.metric import Score
 from fedspill.registry import entries, load, load_leak
 from fedspill.threat import ADVERSARIES, FederationKind, ThreatModel
@@ -37,7 +37,7 @@ def leak_rows(findings: Sequence[Finding], twin: TwinSummary | None = None) -> l
     cells = {(name, adversary): _with_weaker(cell, name, cells) for (name, adversary), cell in cells.items()}
     rows = []
     for name in names:
-        whole = [_implied(cells[name, adversary], leaks[name], cells) for adversary in adversaries]
+        whole = [_implied(cells[name, adversary], leaks, name, cells) for adversary in adversaries]
         worst = max(whole, key=badness)
         leak = leaks[name]
         rows.append(
@@ -89,7 +89,7 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: Twin
     others = [other.adversary for other in as_bad if other.adversary != cell.adversary and not other.by_weaker]
     names = [cell.adversary, *others]  # whoever can do it only because a weaker one can needs no mention
     who = list(dict.fromkeys(_who(name) for name in names))
-    claim = leak.claimed(DEGREES[bar_of(cell.advantage or 0.0)]) if leak else f"learn {row.title}"
+    claim = leak.claimed(*_degrees(finding)) if leak else f"learn {row.title}"
     also = f", and so can {_listed(who[1:])}" if len(who) > 1 else ""
     return Headline(
         sentence=f"{who[0][:1].upper()}{who[0][1:]} can {claim}{also}.",
@@ -102,19 +102,34 @@ def headline_of(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: Twin
     )
 
 
+def _degrees(finding: Finding) -> tuple[Degree, Degree]:
+    """How much can surely be done, and how much was measured; one and the same where the interval is narrow.
+
+    Results before 0.2 do not say what is sure.
+    """
+    gained = finding.advantage or 0.0
+    surely, measured = (bar_of(one) for one in (gained if finding.sure is None else finding.sure, gained))
+    return DEGREES[max(surely, Severity.LOW)], DEGREES[max(measured, Severity.LOW)]  # what is found is above chance
+
+
 def _read(rows: Sequence[LeakRow], findings: Sequence[Finding], twin: TwinSummary | None) -> str:
     """What the one who reads most reads, where nothing is known to be true."""
     names = list(dict.fromkeys(cell.adversary for row in rows for cell in row.cells if cell.state == "read"))
     most = max(names, key=lambda name: sum(_reads(row, name) for row in rows))
     cells = [cell for row in rows if (cell := row.cell(most)) is not None and cell.state == "read"]
-    who, summaries = _who(most), [cell.reading for cell in cells]
+    by_id = {finding.id: finding for finding in findings}
+    # Where twins are like the recording, what is no better than guessing on them is no news.
+    good = [cell for cell in cells if cell.severity is not None and cell.severity > Severity.INFO]
+    who, summaries = _who(most), [cell.reading for cell in good or cells]
     said = f"{who[:1].upper()}{who[1:]} reads {_listed(summaries)}"
     if twin is None or not twin.possible:
         return f"{said}; nothing is known to say how far that is right."
     if not twin.like:
         return f"{said}; twins of this federation are unlike it, so nothing says how far that is right."
-    by_id = {finding.id: finding for finding in findings}
-    figures = [figure.figure for cell in cells if (figure := by_id[cell.finding].twin) is not None]
+    scored = [figure for cell in good or cells if (figure := by_id[cell.finding].twin) is not None]
+    if scored and not good:
+        return f"{said}; on twins of this federation such readings are not surely better than guessing."
+    figures = [f"{figure.figure} ({short_guessing(figure.figure, figure.guessing)})" for figure in scored]
     return f"{said}; on twins of this federation such readings get {_listed(figures) if figures else 'no score'}."
 
 
@@ -215,14 +230,18 @@ def _with_weaker(own: LeakCell, leak: str, cells: dict[tuple[str, str], LeakCell
     return worst
 
 
-def _implied(cell: LeakCell, leak: Leak[Any] | None, cells: dict[tuple[str, str], LeakCell]) -> LeakCell:
+def _implied(
+    cell: LeakCell, leaks: dict[str, Leak[Any] | None], of: str, cells: dict[tuple[str, str], LeakCell]
+) -> LeakCell:
     """Whoever has a leak that says this one too needs no attack of its own."""
+    leak = leaks[of]
     if leak is None or cell.state not in ("cannot", "not tested"):
         return cell
     for name in leak.implied_by:
         other = cells.get((name, cell.adversary))
         if other is not None and other.state == "found":
-            told = {"why": f"follows from {name.replace('_', ' ')}", "follows_from": name}
+            title = known.title if (known := leaks[name]) else name
+            told = {"why": f"follows from {title[:1].lower()}{title[1:]}", "follows_from": name}
             return cell.model_copy(update={"state": "not tested", "severity": other.severity, **told})
     return cell
 

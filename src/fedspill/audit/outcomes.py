@@ -7,7 +7,7 @@ from typing import TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from fedspill.attack_run import Outcome, Status
-from fedspill.audit.result import ControlPart, DefenseCheck, PrivacyClaim
+from fedspill.audit.result import ControlPart, DefenseCheck, PrivacyClaim, TurnedAway
 
 
 class RecordOutcome(BaseModel):
@@ -23,6 +23,7 @@ class RecordOutcome(BaseModel):
     delta: float | None = None
     checks: list[DefenseCheck] = []
     events: list[str] = []
+    turned_away: list[TurnedAway] = []
     trace: str = ""  # a hash over everything in the recording
     seconds_per_round: float = 0.0
 

@@ -20,6 +20,7 @@ from fedspill.audit.planted_run import PlantedRun, Planter, run_with_plants
 from fedspill.audit.result import DefenseCheck, PrivacyClaim
 from fedspill.audit.sealed_attack import AttackProcess, is_foreign
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target, private_folder
+from fedspill.audit.turned_away import told, turned_away
 from fedspill.dataset import Examples
 from fedspill.defenses.verify import check_defenses, guarantee_of
 from fedspill.deployment.deployment import Deployment
@@ -30,7 +31,6 @@ from fedspill.errors import NotApplicable, NotKnown, NoTwin
 from fedspill.federation.local import accuracy
 from fedspill.files import sha256
 from fedspill.metric import Metric
-from fedspill.plain_text import one_line
 from fedspill.registry import find, make
 from fedspill.trace import MemoryTrace, Trace, Truth
 from fedspill.trace_folder import FolderRecorder, FolderTrace
@@ -96,7 +96,8 @@ class Recordings:
             epsilon=claim.epsilon if claim and math.isfinite(claim.epsilon) else None,
             delta=claim.delta if claim else None,
             checks=[DefenseCheck(**asdict(check)) for check in checks],
-            events=[one_line(f"round {e.round}, {e.party}: {e.what}") for done in rounds for e in done.events],
+            events=[told(event) for done in rounds for event in done.events],
+            turned_away=turned_away([event for done in rounds for event in done.events]),
             trace=sha256(folder / "index.jsonl"),  # a chain over everything in the recording
             seconds_per_round=(time.perf_counter() - began) / max(len(rounds), 1),
         )

@@ -189,6 +189,7 @@ class Finding(_Model):
     state: State = "not tested"
     lowered: str = ""  # why it counts one level less than its advantage
     advantage: Rounded = None
+    sure: Rounded = None  # the same at the cautious end of the interval
     likely: SeverityWord | None = None  # of one that is undecided, its level by the value alone
     borderline: bool = False  # whether the interval holds a bar between two severities
     score: ScoreFigures = ScoreFigures()
@@ -383,6 +384,17 @@ class DefenseCheck(_Model):
     why: str
 
 
+class TurnedAway(_Model):
+    """Models of the audited federation, whose server is honest, that a configured defense refused or repaired."""
+
+    defense: str
+    refused: int
+    repaired: int
+    clients: int
+    rounds: int
+    first: str  # the first of them, as the list of events has it
+
+
 class PrivacyClaim(_Model):
     """What a deployed defense claims, and what calling its code with canaries showed. None is ever said to hold."""
 
@@ -480,6 +492,7 @@ class AuditResult(_Model):
     classes: list[str]
     defense_checks: list[DefenseCheck]
     privacy_claims: list[PrivacyClaim] = Field(default_factory=list)  # of deployed defenses that claim an epsilon
+    turned_away: list[TurnedAway] = Field(default_factory=list)  # honest models, by configured defenses
     events: list[str]
     cannot_tell: list[str]
     severity_rule: str

@@ -37,6 +37,7 @@ from fedspill.audit.score_finding import score_finding
 from fedspill.audit.severity import RULE, Severity
 from fedspill.audit.store import Store
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
+from fedspill.audit.turned_away import over_federations
 from fedspill.audit.twin_scores import twin_figures, twin_summary
 from fedspill.audit.why_not import lacking
 from fedspill.defense import Check
@@ -242,6 +243,7 @@ class StoredAudit:
             classes=self.facts["about"]["classes"],
             defense_checks=checks,
             privacy_claims=self._claims(),
+            turned_away=over_federations(one for outcome in records for one in outcome.turned_away),
             events=[
                 *(said_of(Check(check.defense, check.on, check.why)) for check in checks if check.on is False),
                 *[event for outcome in records for event in outcome.events][:EVENTS],

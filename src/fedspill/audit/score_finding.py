@@ -13,7 +13,15 @@ from fedspill.attack_run import Outcome, metrics_of
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import Finding, ScoreFigures, rounded
-from fedspill.audit.severity import advantage, levels_of, lowered_by, repeats_to_decide, severity, state_of
+from fedspill.audit.severity import (
+    advantage,
+    levels_of,
+    lowered_by,
+    repeats_to_decide,
+    severity,
+    state_of,
+    sure_advantage,
+)
 from fedspill.audit.why_not import skipped
 from fedspill.evidence import Clients, Curve, from_json, merge
 from fedspill.metric import Measured, Metric, Score
@@ -83,6 +91,7 @@ def score_finding(
             "severity": severity(score, headline.perfect, used, does),
             "lowered": lowered_by(used, does) if state == "found" else "",
             "advantage": advantage(score, headline.perfect) if state == "found" else 0.0,
+            "sure": sure_advantage(score, headline.perfect) if state == "found" else 0.0,
             "likely": levels_of(score, headline.perfect).level if state == "undecided" else None,
             "borderline": levels_of(score, headline.perfect).borderline,
             "other_scores": [

@@ -33,7 +33,7 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-# Share of the way from chance to a perfect guess that the adversary surely covers.
+# Share of the way from chance to a perfect guess that the adversary covers.
 NEARLY_ALL = 0.8  # what is left is noise: the records are as good as published
 MOST = 0.5  # more known than unknown
 NOTICEABLE = 0.2  # enough to single clients out or to improve a guess in practice

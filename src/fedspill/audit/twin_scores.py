@@ -13,7 +13,7 @@ from fedspill.attack_run import Outcome
 from fedspill.audit.likeness import likeness_checks
 from fedspill.audit.outcomes import TwinsOutcome
 from fedspill.audit.result import Finding, LikenessCheck, TwinFigures, TwinSummary
-from fedspill.audit.severity import severity
+from fedspill.audit.severity import Severity, severity
 from fedspill.intervals import CONFIDENCE
 from fedspill.leak import Leak
 from fedspill.metric import Measured, Metric, Score
@@ -103,4 +103,6 @@ def believed(finding: Finding, summary: TwinSummary | None) -> str:
     words = f"{twin.figure} on {twin.twins} twins, guessing {twin.guessing}"
     if not summary.like:
         return f"{expects or words}; the twins are unlike the recording"
-    return f"{words}" + (f"; {expects}" if expects else "")
+    if twin.severity == Severity.INFO:
+        words = f"not surely better than guessing: {words}"
+    return words + (f"; {expects}" if expects else "")

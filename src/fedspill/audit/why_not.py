@@ -14,6 +14,7 @@ from fedspill.threat import ALTER_RETURNED, ALTER_TRAINING, made_for, stands_in
 KNOWN_AS = {
     "active_features": "its own features",
     "architecture": "the model's code",
+    "asked_records": "whole records to ask about",
     "aux_data": "labelled data of the kind",
     "batch_size": "the batch size",
     "class_prior": "how common classes are",
@@ -39,7 +40,8 @@ _DONE_AS = {ALTER_TRAINING: "train other than agreed", ALTER_RETURNED: "send bac
 OF_ANOTHER_KIND = 99  # `lacks` of an attack on vertical federations in a horizontal one, and the other way round
 HOLDS_IT = "holds it itself"
 OTHERS_RUN_IT = "other adversaries run it"  # a weaker one has the same attack, and its answer counts for both
-LONGEST = 60  # characters of a reason in a cell
+_UNSAID = re.compile(r"may know .*\((\w+)\), but this trace does not say it")  # as View.knows says it
+LONGEST = 110  # characters of a reason in a cell: a sentence; one that is cut in its middle tells nothing
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,12 @@ def unread(pair: Pair, deployment: Deployment) -> str:
 def skipped(why: str) -> str:
     """The heart of a reason that an attack gave itself when it looked at what there was."""
     sentence = re.split(r"(?<=[a-z])\. ", why)[0]
+    if unsaid := _UNSAID.search(sentence):
+        return f"not given: {KNOWN_AS.get(unsaid[1], unsaid[1])}"
     last = re.sub(r"\s*\(.*?\)", "", sentence.rpartition(": ")[2]).rstrip(".")
     last = last if len(last) <= LONGEST else last.split(", ")[0]
     short = last if len(last) <= LONGEST else last[: LONGEST - 4].rpartition(" ")[0] + " ..."
-    return short if short[:2].isupper() else short[:1].lower() + short[1:]  # LOKI is a name
+    return short if re.match("[A-Z]{2}", short) else short[:1].lower() + short[1:]  # LOKI is a name, "A ..." is none
 
 
 def _unseen(kinds: frozenset[str]) -> str:

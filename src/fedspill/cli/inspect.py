@@ -48,8 +48,11 @@ def inspect(
     write_json(json_file, result.as_json())
     screen = Screen()
     screen.say(f"Last layer: {plain(result.head.name)}, {result.head.weight.shape[0]} classes.")
-    present = [index for index in range(result.head.weight.shape[0]) if int(result.counts[result.best][index])]
+    classes = range(result.head.weight.shape[0])
+    present = [index for index in classes if any(int(counts[index]) for counts in result.counts.values())]
     rows = [[str(index), *(str(int(counts[index])) for counts in result.counts.values())] for index in present]
     screen.table(["class", *(f"{name} (best)" if name == result.best else name for name in result.counts)], rows)
+    if result.expects is not None:
+        screen.say(f"{result.best} expects {round(100 * result.expects)} of 100 labels to be right.")
     for note in result.notes:
         screen.say(f"Note: {plain(note)}.")

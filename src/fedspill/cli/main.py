@@ -95,8 +95,10 @@ def main() -> None:
             Screen().error(error.trace)  # to its owner, who sits here; it goes into no output
         Screen().error(str(error))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        Screen().error("Interrupted.")
+    except (KeyboardInterrupt, SystemExit) as end:  # Typer makes the second of the first, and says nothing
+        if isinstance(end, SystemExit) and end.code != ExitCode.INTERRUPTED:
+            raise
+        Screen().error("Interrupted. An audit keeps what it has done: the same command goes on from there.")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
         # A fault of ours. Not its text, which may quote data; and not Python's own code 1, which means findings.

@@ -69,10 +69,7 @@ class CsvTable(DataSource):
             if values is not None:
                 numbers[name] = _scaled(values, parts[0])
             elif len(set(cells)) > MOST_VALUES:
-                raise UsageError(
-                    f"{place}: column {name!r} is of words and has {len(set(cells))} values.",
-                    remedy=f'An id or a name is no input: leave_out = ["{name}"].',
-                )
+                raise _too_many_words(place, name, cells)
             else:
                 words[name] = cells
         table = encode(numbers, words)
@@ -93,6 +90,20 @@ class CsvTable(DataSource):
         if len(kept) <= 1 + (self.user is not None):
             raise UsageError(f"{place} has no column left to learn from.")
         return kept
+
+
+def _too_many_words(place: Path, name: str, cells: list[str]) -> UsageError:
+    """What is wrong with a column that is neither of numbers nor of few words; cells are data and are not quoted."""
+    odd = [line for line, cell in enumerate(cells, 2) if _numbers([cell, "0"]) is None]  # line 1 has the names
+    if len(odd) < len(cells) / 2:
+        return UsageError(
+            f"{place}: column {name!r} is of numbers but for {len(odd)} of its cells, the first in row {odd[0]}.",
+            remedy="Write a finite number there, or nothing: an empty cell counts as missing.",
+        )
+    return UsageError(
+        f"{place}: column {name!r} is of words and has {len(set(cells))} values.",
+        remedy=f'An id or a name is no input: leave_out = ["{name}"].',
+    )
 
 
 def _numbers(cells: list[str]) -> NDArray[np.float64] | None:

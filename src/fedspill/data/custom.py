@@ -52,6 +52,11 @@ class CustomData(DataSource):
         if train.is_text != test.is_text:
             train, test = (Examples(part.x.float(), part.y) for part in (train, test))
         labels = torch.cat([train.y, test.y])
+        if len(labels) and int(labels.min()) > 0:
+            raise InputRefused(
+                f"{self.factory}: the smallest label is {int(labels.min())}, and labels are counted from 0.",
+                remedy="Subtract it: otherwise the model learns a class that nobody has.",
+            )
         count = int(labels.max()) + 1 if len(labels) else 0
         return Dataset(self.name, tuple(str(number) for number in range(count)), train, test)
 

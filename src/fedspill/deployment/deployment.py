@@ -113,11 +113,14 @@ class Deployment:
         wire = "secure aggregation" if settings.secure_aggregation else "plain aggregation"
         guards = "".join(f", {defense.name}" for defense in settings.defenses)
         return (
-            f"{self.dataset.name}, {len(self.shares.clients)} clients ({taking_part} a round), "
-            f"{settings.rounds} rounds, "
-            f"{self.plan.model.name} with {parameters:,} parameters, {training.algorithm} with {training.optimizer}, "
+            f"{self._data_called()}, {len(self.shares.clients)} clients ({taking_part} a round), "
+            f"{settings.rounds} round{'s' * (settings.rounds != 1)}, "
+            f"{self.plan.model.called} with {parameters:,} parameters, {training.algorithm} with {training.optimizer}, "
             f"{wire}{guards}"
         )
+
+    def _data_called(self) -> str:
+        return self.plan.data.called if self.dataset.name == self.plan.data.name else self.dataset.name
 
     def protocol(self) -> dict[str, Any]:
         """What is written into the trace: public facts, what participants know, and the plan for provenance."""

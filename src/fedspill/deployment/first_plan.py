@@ -31,7 +31,7 @@ def plan_text(answers: FirstAnswers) -> str:
         if answers.user
         else '# unlike mixes of classes; larger alpha: more alike. "by-user" gives whole users to clients'
     )
-    return f"""# A federation to audit: fedspill audit {{this file}}. All keys: docs/audit.md.
+    return f"""# A federation to audit: fedspill audit, and the name of this file. All keys: docs/audit.md.
 # fail_on = "high"         # exit code 1 from this severity on, for CI
 # repeats = 3              # federations with seeds of their own; narrower intervals
 
@@ -58,7 +58,7 @@ batch_size = {answers.batch_size}
 
 [adversary_data]           # what attackers hold: it is taken out before clients get any
 per_class = 5              # labelled samples of each class; 0: attacks that need them do not run
-# shadow = 500             # much data of the kind, for attacks that train models of their own
+# shadow = 500             # much data of the kind, fewer where rows are few: attacks train models with it
 """
 
 

@@ -48,6 +48,12 @@ class Choice(BaseModel):
         return {"name": value} if isinstance(value, str) else value
 
     @property
+    def called(self) -> str:
+        """What people call it: their own file or function by its name."""
+        own = self.options.get("path") or self.options.get("factory")
+        return Path(str(own)).name if own else self.name
+
+    @property
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 

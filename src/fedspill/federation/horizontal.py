@@ -227,7 +227,8 @@ class Horizontal:
                     self._memories[index, place] = verdict.memory
                 if verdict.action == "accept":
                     continue
-                events.append(Event(number, client(index), f"{defense.name}: {verdict.action}, {verdict.why}"))
+                what = f"{defense.name}: {verdict.action}, {verdict.why}"
+                events.append(Event(number, client(index), what, defense.name, verdict.action))
                 refused = refused or verdict.action == "refuse"
                 model = verdict.model or model
             if not refused:

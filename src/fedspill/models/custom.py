@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, final
 
 import torch
@@ -76,7 +77,9 @@ class CustomModel(ModelSpec):
         if got not in wanted:
             raise UsageError(
                 f"The network of {self.factory!r} must turn 2 inputs into logits of shape {(2, classes)}, got {got}.",
-                remedy=f"Let the factory take (shape, classes) and build it for {classes} classes.",
+                remedy=f"Let the factory take (shape, classes) and build it for {classes} classes."
+                if isinstance(output, Tensor)
+                else "Let its forward return the logits and nothing else.",
             )
 
     def _function(self) -> Callable[..., Any]:
@@ -100,7 +103,11 @@ class CustomModel(ModelSpec):
             try:
                 found = getattr(found, part)
             except AttributeError:
-                raise UsageError(f"The module {module_name!r} has no {path!r}.") from None
+                close = get_close_matches(part, dir(found), n=1)
+                raise UsageError(
+                    f"The module {module_name!r} has no {path!r}.",
+                    remedy=f"Did you mean {close[0]!r}?" if close else "",
+                ) from None
         if not callable(found):
             raise UsageError(f"{self.factory!r} is a {type(found).__name__}, not a function.")
         function: Callable[..., Any] = found

@@ -61,7 +61,7 @@ class Targets:
     def secret_column(self) -> int:
         if self.column is None:
             raise NotApplicable(
-                "The targets have no attribute that is asked for.",
+                "The plan asks for no attribute.",
                 remedy='Name one in the plan: [targets] attribute = "...", a yes-or-no column of a table.',
             )
         return self.column

@@ -5,10 +5,10 @@ HTML, terminal and Markdown print this same object; every figure in it comes out
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedspill.audit.advice import MOST_LOST
 from fedspill.audit.result import (
     AccuracyFigures,
     Advice,
@@ -18,15 +18,19 @@ from fedspill.audit.result import (
     LeakChange,
     LeakRow,
     PrivacyClaim,
+    TurnedAway,
+    TwinSummary,
 )
 from fedspill.audit.severity import MOST, NEARLY_ALL, NOTICEABLE
 from fedspill.audit.why_not import HOLDS_IT
+from fedspill.leak import short_guessing
 from fedspill.report.figures import counted, percent, points
 from fedspill.report.readings import ShownReading, shown_readings, twin_words
 
 MOST_REPEATS = 99  # that a person would run to decide a cell
 MOST_NAMED = 5  # self-checks that failed; all are in the report
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
+MOST_LOST_WORDS = f"{100 * MOST_LOST:.0f} points of accuracy"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class ShownCell:
     tag: str  # "high", "not found", ...
     main: str  # "87 of 100 labels"
     sub: str  # "57 by guessing", or why
+    by: str = ""  # the leak that says this one too, by its short name, where there is little room
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class FirstScreen:
     banner: tuple[str, ...]  # configured defenses that are off
     violated: tuple[str, ...]  # claims of differential privacy that do not hold
     claims: tuple[str, ...]  # the others
+    turned_away: tuple[str, ...]  # honest models that configured defenses refused or repaired
     verdict: str  # the figure, in the leak's words
     beside: str  # guessing, interval, n, what it takes
     picture: tuple[int, int] | None  # of 100: read, and by guessing
@@ -81,6 +87,7 @@ class FirstScreen:
     after: tuple[ShownRow, ...]
     after_words: str
     unhelped: str
+    in_vain: str  # defenses that were tried and are not worth their cost
     sure: tuple[str, ...]
 
     @property
@@ -104,8 +111,9 @@ def first_screen(result: AuditResult) -> FirstScreen:
         banner=tuple(f"{check.defense}: {check.why}" for check in result.defense_checks if check.on is False),
         violated=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict == "violated"),
         claims=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict != "violated"),
+        turned_away=tuple(turned_away_words(one) for one in result.turned_away),
         verdict=_capital(headline.cell.sentence) if headline.cell else "",
-        beside=_beside(headline),
+        beside=_beside(headline, result.twin),
         picture=_picture(headline),
         columns=tuple((_capital(a.who) or a.name, a.short or a.title) for a in result.adversaries),
         rows=tuple(shown_row(row, result) for row in result.leaks),
@@ -117,6 +125,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         after=tuple(shown_row(row, result) for row in _as_before(after.leaks, result.leaks)) if after else (),
         after_words=_after_words(after.advice) if after else "",
         unhelped=_unhelped(result),
+        in_vain=_in_vain(result),
         sure=_sure(result),
     )
 
@@ -129,6 +138,15 @@ def claim_words(claim: PrivacyClaim) -> str:
     if claim.tested is not None and claim.tested != claim.claimed:
         said += f", by steps that were tested and whose own claim is {claim.tested:.4g}"
     return f"{said}; {claim.said}"
+
+
+def turned_away_words(one: TurnedAway) -> str:
+    """How often a configured defense raised a false alarm, and what that does, as one sentence."""
+    counts = [f"refused {one.refused}"] * (one.refused > 0) + [f"repaired {one.repaired}"] * (one.repaired > 0)
+    models = "model" if one.refused + one.repaired == 1 else "models"
+    trained = ": who refuses does not train" if one.refused else ""
+    where = f"{counted(one.clients, 'client')} in {counted(one.rounds, 'round')}"
+    return f"{one.defense} {' and '.join(counts)} {models} of an honest server, at {where}{trained}"
 
 
 def _as_before(after: Sequence[LeakRow], before: Sequence[LeakRow]) -> list[LeakRow]:
@@ -163,7 +181,7 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
     if cell.state == "read":
         return ShownCell("read", "read", cell.reading, cell.beside)
     if cell.follows_from and cell.severity is not None:
-        return ShownCell(cell.severity.word, cell.severity.word, "", cell.why)
+        return ShownCell(cell.severity.word, cell.severity.word, "", cell.why, cell.follows_from.replace("_", " "))
     kind = cell.state.replace(" ", "-")
     if cell.state == "not found":
         return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
@@ -213,11 +231,7 @@ def _left(change: LeakChange) -> str:
 
 
 def _guessing(cell: LeakCell) -> str:
-    """ "57 by guessing", where it differs from the figure by its number alone; else in full."""
-    number = re.compile(r"-?\d+(\.\d+)?( %)?")
-    alike = number.sub("", cell.figure, count=1) == number.sub("", cell.guessing, count=1)
-    short = number.search(cell.guessing) if alike else None
-    return f"{short[0] if short else cell.guessing} by guessing"
+    return short_guessing(cell.figure, cell.guessing)
 
 
 def _to_decide(cell: LeakCell, result: AuditResult) -> str:
@@ -232,12 +246,15 @@ def _to_decide(cell: LeakCell, result: AuditResult) -> str:
 
 
 def _about(result: AuditResult) -> str:
-    said = f"{_capital(result.deployment)}."
+    own = "." in result.deployment.partition(",")[0]  # a file's name is written as it is
+    said = f"{result.deployment if own else _capital(result.deployment)}."
     return f"{said} Test accuracy {percent(result.accuracy.value)}." if result.accuracy else said
 
 
-def _beside(headline: Headline) -> str:
+def _beside(headline: Headline, twin: TwinSummary | None) -> str:
     cell = headline.cell
+    if cell is None and headline.read and twin is not None and twin.like:
+        return "Readings were held against twins of this federation, whose truth is known, and not against its own."
     if cell is None and headline.read:
         return "Readings are guesses that nothing was held against: neither a finding nor a pass."
     if cell is None:
@@ -284,12 +301,35 @@ def _unhelped(result: AuditResult) -> str:
     if result.target == "trace":
         return "No defense was tried: a recording cannot be trained again."
     found = any(row.state == "found" for row in result.leaks)
-    if not found or result.advice or result.after:
+    if not found:
+        return _to_decide_more(result)
+    if result.advice or result.after:
         return ""
     none = result.plan.get("candidates") in ([], ())
     return "No defense was tried on what was found" + (
         ": the plan says candidates = []. Leave that line out, and all that fit are." if none else "."
     )
+
+
+def _to_decide_more(result: AuditResult) -> str:
+    """What to do where nothing is found and something undecided: as many repeats as would tell half of it."""
+    told = [cell.repeats_to_decide for row in result.leaks for cell in row.cells if cell.state == "undecided"]
+    known = sorted(many for many in told if many is not None and many <= MOST_REPEATS)
+    if not known:
+        return ""
+    return (
+        f"Nothing was found, and much is undecided: measure more before you rely on it. repeats = "
+        f"{known[len(known) // 2]} in the plan would decide about half of it."
+    )
+
+
+def _in_vain(result: AuditResult) -> str:
+    """The defenses that lower no leak by a level at a cost that is advised, by name; the report has their figures."""
+    advised = [*result.advice, *([result.after.advice] if result.after else [])]
+    helps = {defense.name for advice in advised for defense in advice.defenses}
+    tried = dict.fromkeys(setting.defense for family in result.families for setting in family.settings)
+    names = [name for name in tried if name and name not in helps]
+    return f"No gain worth {MOST_LOST_WORDS}: {_listed(names)}." if names else ""
 
 
 def _sure(result: AuditResult) -> tuple[str, ...]:
@@ -300,23 +340,13 @@ def _sure(result: AuditResult) -> tuple[str, ...]:
         f"{counted(seeds, 'federation')} trained" if result.target == "plan" else "one recording",
         f"{passed} of {counted(len(result.controls), 'self-check')} passed{_failed_checks(result)}",
     ]
-    who = {adversary.name: adversary.who or adversary.name for adversary in result.adversaries}
-    open_to = [
-        (who.get(cell.adversary, cell.adversary), row.title)
-        for row in result.leaks
-        for cell in row.cells
-        if cell.state == "undecided"
-    ]
-    undecided = [
-        f"to {name}: {_listed([title for other, title in open_to if other == name])}"
-        for name in dict.fromkeys(name for name, _ in open_to)
-    ]
     failed = [row.title for row in result.leaks if any(cell.state == "errored" for cell in row.cells)]
     read = sum(finding.status == "read" for finding in result.findings)
     if read:
         said.append(f"{counted(read, 'attack')} read something that nothing is known to hold against")
-    if undecided:
-        said.append(f"undecided {', '.join(undecided)}")
+    if any(cell.state == "undecided" for row in result.leaks for cell in row.cells):
+        more = "more federations (repeats in the plan)" if result.target == "plan" else "a longer recording"
+        said.append(f"what is undecided takes {more} to tell")
     if failed:
         said.append(f"could not be measured: {_listed(failed)}")
     if not result.verdict.complete and not failed and not read:

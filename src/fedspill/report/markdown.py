@@ -24,6 +24,8 @@ def render(result: AuditResult) -> str:
     if screen.violated:
         lines += ["**A claim of differential privacy is violated. This audit fails whatever else it found.**", ""]
         lines += [f"- {text(line)}." for line in screen.violated] + [""]
+    for line in screen.turned_away:
+        lines += [f"**False alarms:** {text(line)}.", ""]
     if screen.verdict:
         lines += [f"**{text(screen.verdict)}** ({screen.severity}). {text(screen.beside)}", ""]
     lines += [f"{text(screen.about)} **{text(screen.defenses)}**", "", *_table(screen.tested, screen), ""]
@@ -42,6 +44,7 @@ def render(result: AuditResult) -> str:
         lines += ["**What to do, measured on this federation**", ""]
         lines += [f"1. **{text(a.title)}**: {text(a.effect)}. {text(a.cost)} {text(a.needs)}" for a in screen.advice]
         lines += ["", text(screen.unhelped)] if screen.unhelped else []
+        lines += ["", text(screen.in_vain)] if screen.in_vain else []
         lines.append("")
     if screen.after:
         lines += [f"**After.** {text(screen.after_words)}:", "", *_table(screen.after, screen), ""]

@@ -29,6 +29,8 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
     said += [f"!! CONFIGURED DEFENSE IS OFF: {line}" for line in screen.banner]
     for line in screen.violated:
         said += _filled(f"!! CLAIM OF PRIVACY IS VIOLATED: {line}.", width, "   ")
+    for line in screen.turned_away:
+        said += _filled(f"! FALSE ALARMS: {line}.", width, "  ")
     if screen.verdict:
         said += _filled(f"[{screen.severity}] {screen.verdict}. {screen.beside}", width)
     said += _filled(f"{screen.about} {screen.defenses}", width)
@@ -39,6 +41,7 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
     for number, advice in enumerate(screen.advice[:MOST_ADVICE], 1):
         said += _filled(f"{number}. {advice.title}. {advice.effect}. {advice.cost.partition('. ')[0]}.", width, "   ")
     said += _filled(screen.unhelped, width) if screen.unhelped else []
+    said += _filled(screen.in_vain, width) if screen.in_vain else []
     said += _filled(screen.left_out, width) if screen.left_out else []
     said += _filled(f"How sure: {'; '.join(screen.sure)}.", width)
     for entry in result.accepted:
@@ -54,7 +57,9 @@ def _table(screen: FirstScreen, width: int) -> list[str]:
     said = _row("", columns, room) if screen.tested else []
     for row in screen.tested:
         said += _row(row.title, [_cell(cell) for cell in row.cells], room)
-    return said + [_cut(f"{row.title}: {row.reason}", width) for row in screen.untested]
+    for row in screen.untested:
+        said += _filled(f"{row.title}: {row.reason}", width, "  ")
+    return said
 
 
 def _row(title: str, cells: Sequence[str], room: int) -> list[str]:
@@ -75,11 +80,9 @@ def _cell(cell: ShownCell) -> str:
     short = cell.main.split(" of 100")[0] + " of 100" if " of 100" in cell.main else cell.main
     if cell.kind == "read":
         return cell.tag  # in words below the table
-    return (
-        f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})"
-        if short
-        else f"{cell.tag} ({cell.sub.split()[0]})"
-    )
+    if not short:
+        return f"{cell.tag}, by {cell.by}" if cell.by else f"{cell.tag} ({cell.sub})"
+    return f"{cell.tag} {short} ({cell.sub.replace('by guessing', 'guessing')})"
 
 
 def _readings(screen: FirstScreen, width: int) -> list[str]:
@@ -104,7 +107,8 @@ def _pairs(table: ShownTable, row: Sequence[str]) -> list[str]:
 
 
 def _filled(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), width, subsequent_indent=indent)
+    # Names such as secure-aggregation stay whole: people copy them.
+    return textwrap.wrap(" ".join(text.split()), width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _cut(line: str, width: int) -> str:

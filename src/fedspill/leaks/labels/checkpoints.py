@@ -33,6 +33,7 @@ class Inspection:
     counts: Mapping[str, Tensor]  # by attack
     best: str
     notes: tuple[str, ...]
+    expects: float | None = None  # share of labels that the best one expects to have right; None where it does not say
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -40,6 +41,7 @@ class Inspection:
             "head": self.head.as_json(),
             "attacks": [{"name": name, "counts": counts.tolist()} for name, counts in self.counts.items()],
             "best": {"name": self.best, "counts": self.counts[self.best].tolist()},
+            "expects": self.expects,
             "notes": list(self.notes),
         }
 
@@ -65,6 +67,8 @@ def inspect_update(
     scale = -1.0 / (lr * schedule.epochs)
     change = {name: scale * (second[name] - first[name]) for name in first}
     notes = notes + [note for note in more if note not in notes]
+    if samples is None and local_steps is None:
+        notes.append(f"taken for one local step of {batch_size} samples; --samples says how many there were in all")
     return _inspect(change, schedule, head, unchecked, notes, before=first, scale=scale)
 
 
@@ -109,7 +113,8 @@ def _inspect(
     layer = LastLayerGradients((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
     if not bool(head.weight.any()):
         raise InputRefused(f"The change of {head.name!r} is zero everywhere: nothing was trained, or it was withheld.")
-    counts = {}
+    counts: dict[str, Tensor] = {}
+    expects = None
     if float(layer.weight_sums.abs().sum()) > ROUNDING * float(head.weight.abs().sum()):
         counts["llg"] = llg_counts(layer.weight_sums, layer.samples)[0]
     else:
@@ -124,12 +129,12 @@ def _inspect(
         counts["ebi"] = ebi_counts(rows, layer.samples)[0]
         counts["llbg"] = llbg_counts(rows, per_step, layer.samples, torch.zeros_like(rows))[0]
         outlook = None if before is None else wire_outlook([_head_change(head, before, scale)])
-        counts["labels"] = best_reading(layer, outlook).counts[0]
-        best = "labels"
+        reading = best_reading(layer, outlook)
+        counts["labels"], expects, best = reading.counts[0], float(reading.expected[0]), "labels"
     else:
         notes = [*notes, f"{head.name} has no bias: LLBG, EBI and labels cannot be read, LLG is all there is"]
         best = "llg"
-    return Inspection(head, counts, best, tuple(notes))
+    return Inspection(head, counts, best, tuple(notes), expects)
 
 
 def _head_change(head: HeadGradient, before: Mapping[str, Tensor], scale: float) -> HeadChange:

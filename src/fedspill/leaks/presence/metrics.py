@@ -36,7 +36,7 @@ class BalancedPresence(Metric[Presence]):
     def measure(self, guess: Presence, truth: Truth) -> Measured:
         there = true_owners(guess.of, truth, guess.me, self.owned, guess.present.shape[1]) > 0
         if not bool(there.any()) or bool(there.all()):
-            raise NothingToGuess("every label is present in every round, or none is: nothing to balance")
+            raise NothingToGuess("nothing to tell apart, since every class is present in every round, or none is")
         labels = there.shape[1]
         rounds = numbered([origin.round for origin in guess.of]).repeat_interleave(labels)
         right = (guess.present == there).double().flatten()

@@ -14,5 +14,5 @@ RECORD_NEEDS = Needs(INPUT_NEEDS.sees, INPUT_NEEDS.knows | {"table_schema"}, INP
 def known_schema(view: View) -> TableSchema:
     """The schema, or the sentence that there is none; nothing else is looked at first, so that this costs nothing."""
     if not view.has("table_schema"):
-        raise NotApplicable("The data are no table of records: their columns have no schema.")
+        raise NotApplicable("The columns have no schema: the data are no table of records.")
     return view.knows("table_schema")

@@ -63,7 +63,7 @@ def _refuse_layers_before(parts: list[tuple[str, nn.Module]]) -> None:
     for _, module in parts:
         if not isinstance(module, nn.Flatten | nn.Identity):
             raise CannotRecover(
-                f"the first linear layer does not read the input itself ({kind_of(module)} comes before it)"
+                f"{kind_of(module)} comes before the first linear layer, which does not read the input itself"
             )
 
 
