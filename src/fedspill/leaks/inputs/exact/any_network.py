@@ -28,7 +28,12 @@ from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import PerSample
-from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale, times_in_batch
+from fedspill.leaks.inputs.exact.certificate import (
+    is_still,
+    mismatch_up_to_scale,
+    slightly_moved,
+    times_in_batch,
+)
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.read_by_layers import (
     SAME,
@@ -115,13 +120,14 @@ def _judged(
     if times is None:
         why = f"the gradient tells {network.distinct} of {size} samples apart, and not which of them is there how often"
         return RecoveredInputs(x, nobody, labels, why, route=ROUTE)
-    x, labels = x.repeat_interleave(times, 0), labels.repeat_interleave(times, 0)
+    may_be_means = (times > 1) & is_still(sent, _sent(network.model, network.first, slightly_moved(x), labels))
+    x, labels, may_be_means = (part.repeat_interleave(times, 0) for part in (x, labels, may_be_means))
     targets = one_hot(labels, classes).double()
     whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, x, targets)[0]
     if whole > USELESS:
         return RecoveredInputs.none("the samples that solve the span condition do not explain the gradient", tried=True)
     why = _why_not_sure(attacked, network, x)
-    certified = _shows(attacked, x, targets, whole) & (whole < EXPLAINED) & (not why)
+    certified = _shows(attacked, x, targets, whole) & (whole < EXPLAINED) & (not why) & ~may_be_means
     if not why and not bool(certified.all()):
         why = f"the samples found leave {whole:.1e} of the gradient, which is too much to vouch for all of them"
     return RecoveredInputs(x, certified, labels, why, unexplained=whole, route=ROUTE)

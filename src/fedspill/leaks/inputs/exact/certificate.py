@@ -21,7 +21,8 @@ FITS = 0.02  # distance below which a label of the shortlist fits
 # Of the share that a sample has to have. Of 1,526 samples that pointed where they should, on networks that knew half of
 # their batch by heart, 1,475 had it to this, and of the 22 that were wrong one did, the mean of two (the log has more).
 WHOLE_SHARE = 0.03
-MOVED = 0.3  # way to another sample that a copy is moved, to see whether that shows
+MOVED = 0.01  # way to another sample that one which counts twice is moved, to see whether that shows
+STILL = 1e-5  # it does not, if what is sent back turns by less; float32 gradients leave some 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,15 +198,26 @@ def has_whole_share(certificate: Certificate, times: Tensor, samples: int) -> Te
     return (certificate.share / one - times).abs() < WHOLE_SHARE
 
 
-def passes_for_neighbours(model: nn.Module, layer: LinearLayer, x: Tensor, delta: Tensor) -> Tensor:
-    """(k,) whether samples x (k, d) could as well be the mean of others: moved, they would send back the same.
+def may_be_a_mean(model: nn.Module, layer: LinearLayer, x: Tensor, delta: Tensor) -> Tensor:
+    """(k,) whether samples x (k, d) that count several times could be means of others, which send back the same.
 
     That is so where the softmax is saturated: samples of one label on the same side of all rectifiers send back the
     same, so that their mean, twice, gives the same gradient as both of them.
     """
-    towards = x.roll(1, 0) if len(x) > 1 else torch.zeros_like(x)
-    moved = (x + MOVED * (towards - x)) @ layer.weight.T + (0 if layer.bias is None else layer.bias)
-    return certify(model, layer.weight_name.rpartition(".")[0], moved, delta).error < FITS
+    upper, bias = _layers_above(model, layer.weight_name.rpartition(".")[0]), 0 if layer.bias is None else layer.bias
+    _, sent = _nearest_labels(upper, x @ layer.weight.T + bias, delta)
+    _, beside = _nearest_labels(upper, slightly_moved(x) @ layer.weight.T + bias, sent)
+    return is_still(sent, beside)
+
+
+def slightly_moved(x: Tensor) -> Tensor:
+    """Samples x (k, *shape), each a little on the way to another one, or to nothing."""
+    return x + MOVED * ((x.roll(1, 0) if len(x) > 1 else torch.zeros_like(x)) - x)
+
+
+def is_still(sent: Tensor, beside: Tensor) -> Tensor:
+    """(k,) whether what is sent back (k, m) is the same for a sample and for one beside it, but for rounding."""
+    return _unit_distance(sent, beside) < STILL
 
 
 def mismatch_up_to_scale(

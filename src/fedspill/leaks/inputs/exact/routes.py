@@ -15,8 +15,8 @@ from fedspill.leaks.inputs.exact.certificate import (
     copies,
     has_whole_share,
     is_scale_free,
+    may_be_a_mean,
     mismatch_up_to_scale,
-    passes_for_neighbours,
     scales_without_bias,
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
@@ -208,7 +208,7 @@ def _batch(
     times = copies(certificate, attacked.samples)
     certified = (certificate.error < CERTAIN) & (not is_scale_free(pair))
     certified &= has_whole_share(certificate, times, attacked.samples)
-    certified &= (times == 1) | ~passes_for_neighbours(attacked.model, pair.first, x, delta)
+    certified &= (times == 1) | ~may_be_a_mean(attacked.model, pair.first, x, delta)
     x, certified, labels = (part.repeat_interleave(times, 0) for part in (x, certified, certificate.labels))
     return replace(_answer(x, certified, labels, shape), why=found.why_not_whole)
 
