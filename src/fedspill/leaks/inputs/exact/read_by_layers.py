@@ -126,20 +126,28 @@ def readings_of(model: nn.Module, calls: Sequence[Call], probe: Tensor, seen: Ma
     with torch.no_grad():
         at_zero = fed_by_call(model, torch.zeros_like(probe[:1]))
         at_units = fed_by_call(model, torch.eye(inputs, dtype=probe.dtype).reshape(inputs, *shape))
-    chosen: list[Call] = []
-    matrix, offset = probe.new_zeros(0, inputs), probe.new_zeros(0)
+    affine = dict[Call, tuple[Tensor, Tensor]]()  # matrix and offset
     for call in calls:
-        if call not in at_zero or call not in at_units:
-            continue
-        own_offset = at_zero[call][0]
-        own = (at_units[call] - own_offset).T
-        affine = torch.allclose(probe.flatten(1) @ own.T + own_offset, seen[call], rtol=1e-6, atol=1e-6)
-        both = torch.cat([matrix, own])
-        if affine and _tells(both) > _tells(matrix):
-            chosen, matrix, offset = [*chosen, call], both, torch.cat([offset, own_offset])
-            if _tells(matrix) == inputs:
-                return Readings(tuple(chosen), shape, matrix, torch.linalg.pinv(matrix), offset)
-    return None
+        if call in at_zero and call in at_units:
+            offset = at_zero[call][0]
+            matrix = (at_units[call] - offset).T
+            if torch.allclose(probe.flatten(1) @ matrix.T + offset, seen[call], rtol=1e-6, atol=1e-6):
+                affine[call] = matrix, offset
+    # One that reads all of it leaves fewer unknowns than several that read parts.
+    chosen = next(([call] for call, (matrix, _) in affine.items() if _tells(matrix) == inputs), list[Call]())
+    for call in affine if not chosen else ():
+        if _tells(_stacked(affine, [*chosen, call])) > _tells(_stacked(affine, chosen)):
+            chosen.append(call)
+    matrix = _stacked(affine, chosen)
+    if _tells(matrix) < inputs:
+        return None
+    offset = torch.cat([affine[call][1] for call in chosen])
+    return Readings(tuple(chosen), shape, matrix, torch.linalg.pinv(matrix), offset)
+
+
+def _stacked(affine: Mapping[Call, tuple[Tensor, Tensor]], chosen: Sequence[Call]) -> Tensor:
+    """(features, inputs) the matrices of these calls, one above the other."""
+    return torch.cat([affine[call][0] for call in chosen]) if chosen else torch.zeros(0, 1)
 
 
 def sample_itself(shape: tuple[int, ...]) -> Readings:
