@@ -57,6 +57,7 @@ MOST_SAMPLES = 24  # each is one more direction that every start of the search h
 MOST_UNKNOWNS = 96  # coordinates of a sample, for the same reason
 MOST_UNREAD = 256  # values of a sample that no linear layers read, which are then unknowns themselves
 USELESS = 0.5  # share of the whole gradient that samples may not leave and still be an answer
+FAINT = 0.1  # what stands above the last direction of a layer by less is no gap, where others have that many
 IDLE = 2  # searches in a row that find nothing new, to give up after
 EXPLAINED = 1e-3  # share of the whole gradient that certified samples may leave
 SHOWS = 0.03  # share of its own part of the gradient that may be left for a sample to be vouched for
@@ -280,7 +281,13 @@ def _read_network(attacked: AttackedMessage, shape: tuple[int, ...], rng: torch.
                 directions[name] = found
     distinct = min(size, max((svd.rank // times[name] for name, svd in directions.items()), default=0))
     # A gradient with fewer directions than samples does not hold what the layer was fed for each.
-    directions = {name: svd for name, svd in directions.items() if svd.rank >= times[name] * distinct}
+    for name, svd in list(directions.items()):
+        if svd.rank < times[name] * distinct:
+            fuller = leading_directions(attacked.gradients[f"{name}.weight"], times[name] * distinct, rng)
+            if fuller.tail < FAINT:
+                directions[name] = fuller
+            else:
+                del directions[name]
     roomy = [call for call in seen if call.layer in directions]
     readings = readings_of(model, roomy, probe, seen)
     if readings is None and math.prod(shape) > MOST_UNREAD:
