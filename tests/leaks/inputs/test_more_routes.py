@@ -84,6 +84,15 @@ def test_more_samples_than_one_layer_tells_are_refused_with_their_number() -> No
     assert "9 samples are too many for one layer of 20 classes, which tells 8" in found.why
 
 
+def test_the_last_samples_of_one_softmax_layer_are_found_though_they_are_faint() -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Flatten(), nn.Linear(120, 60))
+    inputs = torch.rand(120) + 0.15 * torch.randn(24, 120) * torch.linspace(1, 0.02, 120)
+    found = recovered(attacked(layer, inputs, torch.randint(10, (24,))), (120,))
+    assert len(found.samples) == 24
+    assert float(torch.cdist(found.samples, inputs.double()).min(1).values.max()) < 1e-2
+
+
 @pytest.mark.parametrize("noise", [1e-3, 0.3])
 def test_one_softmax_layer_with_noise_is_never_vouched_for_falsely(noise: float) -> None:
     x, y = drawn(5, (40,), seed=2)

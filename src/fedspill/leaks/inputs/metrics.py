@@ -196,7 +196,7 @@ class CertificatePrecision(Metric[Inputs]):
         for index, own in zip(origins, real, strict=True):
             right, certified = guess_psnr(guess.samples[index], own, span) > CLEAR, guess.certified[index]
             if bool(certified.any()):
-                values.append(right[certified].double().mean())
+                values.append(_vouched_right(guess, index, own, span).double().mean())
                 chance.append(right.double().mean())
                 trials.append(int(certified.sum()))
                 of.append(guess.of[index])
@@ -205,16 +205,24 @@ class CertificatePrecision(Metric[Inputs]):
         return Measured(torch.stack(values), torch.stack(chance), torch.tensor(trials), *clusters_of(of))
 
 
+def _vouched_right(guess: Inputs, index: int, own: Tensor, span: Range) -> Tensor:
+    """(k,) which samples that the attack vouches for are right, whatever else it returned beside them.
+
+    A poor likeness without a certificate would be matched with the true sample where that costs others less.
+    """
+    return guess_psnr(guess.samples[index][guess.certified[index]], own, span) > CLEAR
+
+
 def _proof(guess: Inputs, truth: Truth) -> Proof:
     """How many of the recorded samples the attack vouches for and has right, and how many it has wrong."""
     origins = answered_origins(guess)
     real = real_inputs([guess.of[index] for index in origins], truth)
     span, proven, refuted = Range.of(real), 0, 0
     for index, own in zip(origins, real, strict=True):
-        right, certified = guess_psnr(guess.samples[index], own, span) > CLEAR, guess.certified[index]
+        right = _vouched_right(guess, index, own, span)
         # Two copies of one sample prove it once.
-        proven += min(int((right & certified).sum()), len(own))
-        refuted += int((~right & certified).sum())
+        proven += min(int(right.sum()), len(own))
+        refuted += int((~right).sum())
     return Proof(proven, sum(len(own) for own in real), refuted)
 
 

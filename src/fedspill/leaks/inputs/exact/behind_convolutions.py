@@ -30,6 +30,7 @@ from fedspill.leaks.inputs.search.priors import TotalVariation
 from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
 
 FEATURES_CERTAIN = 0.02  # distance of what a sample sends back from what was solved for, as unit vectors
+USELESS = 0.5  # the same, from which on features are those of no sample
 SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30, line_search=True), 400, enough=1e-13)
 # Behind max pools: many starts, and as little total variation as settles what the features leave open.
 BY_PRIOR = Recipe(
@@ -106,7 +107,7 @@ def batch_behind_convolutions(
     scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, usual_norm(network.below, shape, rng))
     found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
     if not len(found.x):
-        return RecoveredInputs.none("no sample's features are a root of the span condition", tried=True)
+        return RecoveredInputs.none(f"no features are a root of the span condition: {found.why_not_whole}", tried=True)
     bias = 0 if pair.first.bias is None else pair.first.bias
     first = pair.first.weight_name.rpartition(".")[0]
     certificate = certify(attacked.model, first, found.x @ pair.first.weight.T + bias, found.delta)
@@ -115,18 +116,21 @@ def batch_behind_convolutions(
         return _features_only(int(features_sure.sum()), attacked)
     if not network.may_determine(shape):
         return _behind_pools(network, found.x, features_sure, certificate.labels, shape, attacked, rng)
-    x, unlike = images_of(network.below, found.x, shape, rng)
+    likely = certificate.error < USELESS
+    labels, features_sure = certificate.labels[likely], features_sure[likely]
+    if not len(labels):
+        return _features_only(0, attacked)
+    x, unlike = images_of(network.below, found.x[likely], shape, rng)
     one_of_a_kind = unlike < SAME_IMAGE
     if not bool(one_of_a_kind.any()):
-        return _behind_pools(network, found.x, features_sure, certificate.labels, shape, attacked, rng)
+        return _behind_pools(network, found.x[likely], features_sure, labels, shape, attacked, rng)
     whole = math.inf
     if len(x) == attacked.samples:
-        targets = one_hot(certificate.labels, classes).double()
+        targets = one_hot(labels, classes).double()
         whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, x, targets)[0]
     certified = features_sure & one_of_a_kind & (whole < EXPLAINED)
-    return RecoveredInputs(
-        x, certified, certificate.labels, unexplained=whole, route="a linear pair behind convolutions"
-    )
+    route = "a linear pair behind convolutions"
+    return RecoveredInputs(x, certified, labels, found.why_not_whole, unexplained=whole, route=route)
 
 
 def _features_only(sure: int, attacked: AttackedMessage) -> RecoveredInputs:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, truncated_svd
+from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, first_layer, module_chain
 from fedspill.leaks.inputs.exact.sample_roots import is_known, usual_scale
 
@@ -27,6 +27,7 @@ STARTS = 4  # for each label that may occur, in each round; what a round finds i
 ROUNDS = 18
 ITERATIONS = 60
 ROOT = 3e-5  # relative residual of a root; float32 gradients leave some 1e-6
+NEARLY_ROOT = 0.05  # the same in what is left of a gradient, at most, before it is polished in all of it
 NOWHERE = 1e-3  # |p - e_y| below which a root is p = e_y, far away, of no sample
 WHOLE = 1e-3  # distance of a sample's share of the batch from 1/B, relative
 
@@ -69,8 +70,10 @@ def recover_softmax_batch(
         left = rows.rank - len(found)
         if left <= 0:
             break
-        roots, of = system.roots(min(left, samples), rng)
-        for q, label in zip(*whole.polished(roots @ system.rows.right.T @ rows.right, of), strict=True):
+        # What errors of the samples taken out leave in the rest is no sample's, and the whole gradient judges later.
+        near = ROOT if system is whole else min(NEARLY_ROOT, max(ROOT, 2 * system.rows.tail))
+        roots, of = system.roots(min(left, samples), near, rng)
+        for q, label in zip(*whole.polished(roots @ system.rows.right.T @ rows.right, of, ROOT), strict=True):
             if not is_known(q, found) and len(found) < rows.rank:
                 found = torch.cat([found, q[None]])
                 labels.append(int(label))
@@ -78,10 +81,7 @@ def recover_softmax_batch(
             sent = whole.sent(found, torch.tensor(labels)) / samples
             rest = gradient - sent.T @ (found @ rows.right.T)
             rest_bias = bias_gradient - sent.sum(0)
-            smaller = truncated_svd(rest, rows.rank - len(found), rng)
-            if smaller is None:
-                break
-            system = _System.of(layer, smaller, rest_bias)
+            system = _System.of(layer, leading_directions(rest, rows.rank - len(found), rng), rest_bias)
     if not len(found):
         raise CannotRecover("no sample is a root of the layer's equations")
     named = torch.tensor(labels)
@@ -108,7 +108,7 @@ class _System:
         offset = seen @ particular + (0 if layer.bias is None else layer.bias)
         return _System(rows, particular, free, seen @ free, offset)
 
-    def roots(self, wanted: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def roots(self, wanted: int, tolerance: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Distinct roots (k, r) and their labels, from random starts for every label that may occur."""
         classes = len(self.offset)
         # A label that occurs leaves its own entry in the column space.
@@ -117,9 +117,9 @@ class _System:
         q = torch.randn(len(labels), self.rows.rank, generator=rng, dtype=torch.float64)
         scales = torch.tensor([0.6, 1.0, 1.6, 2.5], dtype=torch.float64).repeat(len(labels))[: len(labels), None]
         q = q / q.norm(dim=1, keepdim=True) * scales * usual_scale(self.rows.right.shape[0])
-        return self.polished(q, labels)
+        return self.polished(q, labels, tolerance)
 
-    def polished(self, q: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def polished(self, q: Tensor, labels: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         """Levenberg-Marquardt from q (k, r): the roots that are reached, best first, each once."""
         if not len(q):
             return q, labels
@@ -127,7 +127,7 @@ class _System:
         found, of = q[:0], []
         for index in residual.argsort().tolist():
             root = self.particular + self.free @ y[index]
-            if not float(residual[index]) < ROOT:
+            if not float(residual[index]) < tolerance:
                 break
             if not is_known(root, found):
                 found = torch.cat([found, root[None]])

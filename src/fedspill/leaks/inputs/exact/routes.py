@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.any_network import SAME, batch_of_any_network
+from fedspill.leaks.inputs.exact.any_network import batch_of_any_network
 from fedspill.leaks.inputs.exact.behind_convolutions import batch_behind_convolutions, has_convolutions
 from fedspill.leaks.inputs.exact.certificate import (
     certify,
     copies,
+    has_whole_share,
     is_scale_free,
+    may_be_a_mean,
     mismatch_up_to_scale,
     scales_without_bias,
 )
@@ -25,7 +27,9 @@ from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gra
 from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
 from fedspill.leaks.inputs.exact.match_features import sample_by_features
 from fedspill.leaks.inputs.exact.one_softmax_layer import only_layer, recover_softmax_batch
+from fedspill.leaks.inputs.exact.read_by_layers import SAME
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
+from fedspill.leaks.inputs.exact.weight_norm import with_made_weights
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.search import one_hot
@@ -46,6 +50,8 @@ def recover_exactly(
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """Exact recovery where the network and the number of samples allow it; else the answer says why not."""
+    if attacked.steps == 1:
+        attacked = replace(attacked, gradients=with_made_weights(attacked.model, attacked.gradients))
     answer = _by_its_route(attacked, shape, classes, effort, rng)
     proven = _as_it_runs(attacked, answer)
     return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, rng)
@@ -141,13 +147,13 @@ def _of_any_network(
     classes: int,
     rng: torch.Generator,
 ) -> RecoveredInputs:
-    """What is found without taking the network apart; `answer`, which says more, where that does not apply either."""
+    """What is found without taking the network apart; `answer` where that does not apply either, with both reasons."""
     if shape is None or attacked.steps > 1:
         return answer
     try:
         return batch_of_any_network(attacked, shape, classes, rng)
-    except CannotRecover:
-        return answer
+    except CannotRecover as refusal:
+        return replace(answer, why=f"{answer.why}; nor can it be read as it runs: {refusal.problem}")
 
 
 def _does_not_apply(attacked: AttackedMessage, refusal: CannotRecover) -> RecoveredInputs:
@@ -194,17 +200,17 @@ def _batch(
     except CannotRecover as refusal:
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if not len(found.x):
-        return RecoveredInputs.none(
-            f"no sample is a root of the span condition: the search gave up on {_plural(attacked)}", tried=True
-        )
+        return RecoveredInputs.none(f"no sample is a root of the span condition: {found.why_not_whole}", tried=True)
     factors = scales_without_bias(attacked.model, pair, found.x, found.delta, attacked.samples)[:, None]
     x, delta = found.x * factors, found.delta / factors
     z = x @ pair.first.weight.T + (0 if pair.first.bias is None else pair.first.bias)
     certificate = certify(attacked.model, pair.first.weight_name.rpartition(".")[0], z, delta)
-    certified = (certificate.error < CERTAIN) & (not is_scale_free(pair))
     times = copies(certificate, attacked.samples)
+    certified = (certificate.error < CERTAIN) & (not is_scale_free(pair))
+    certified &= has_whole_share(certificate, times, attacked.samples)
+    certified &= (times == 1) | ~may_be_a_mean(attacked.model, pair.first, x, delta)
     x, certified, labels = (part.repeat_interleave(times, 0) for part in (x, certified, certificate.labels))
-    return _answer(x, certified, labels, shape)
+    return replace(_answer(x, certified, labels, shape), why=found.why_not_whole)
 
 
 def _steps(

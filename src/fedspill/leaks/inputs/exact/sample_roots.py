@@ -19,6 +19,7 @@ from torch import Tensor
 from fedspill.leaks.inputs.exact.between_layers import Elementwise, MapBetweenLayers
 
 DEFLATION = 20.0  # distance, in units of inputs, within which the search is kept away from a known root
+DEPENDENT = 1e-3  # share of the largest singular value of linear equations below which one follows from the others
 ALIKE = 3e-2  # roots nearer than this share of their norm are one
 
 
@@ -44,14 +45,25 @@ class SpanCondition:
     ) -> SpanCondition:
         """`projected_weight` W1 V (m, B), `row_space` V2 (m, r), `bias_equation` c (B,) with q . c = 1 or None."""
         size = projected_weight.shape[1]
-        if bias_equation is None:
-            particular, free = (
-                projected_weight.new_zeros(size),
-                torch.eye(size, dtype=projected_weight.dtype, device=projected_weight.device),
-            )
-        else:
-            particular = bias_equation / (bias_equation @ bias_equation)
-            free = torch.linalg.svd(bias_equation[None], full_matrices=True)[2][1:].T.contiguous()
+        equations = projected_weight.new_zeros(0, size) if bias_equation is None else bias_equation[None]
+        return SpanCondition.within(
+            projected_weight, bias, between, row_space, equations, projected_weight.new_ones(len(equations))
+        )
+
+    @staticmethod
+    def within(
+        projected_weight: Tensor,
+        bias: Tensor | None,
+        between: MapBetweenLayers,
+        row_space: Tensor,
+        equations: Tensor,
+        values: Tensor,
+    ) -> SpanCondition:
+        """The same for samples of which linear equations (e, B) hold, q . equations = values (e,)."""
+        left, sizes, right = torch.linalg.svd(equations, full_matrices=True)
+        rank = int((sizes > DEPENDENT * sizes[0]).sum()) if len(sizes) else 0
+        particular = right[:rank].T @ ((left[:, :rank].T @ values) / sizes[:rank])
+        free = right[rank:].T.contiguous()
         offset = projected_weight @ particular + (0 if bias is None else bias)
         power = _power(between, len(projected_weight), projected_weight)
         return SpanCondition(between, row_space, particular, free, projected_weight @ free, offset, power)

@@ -56,6 +56,19 @@ class RecoveredBatch:
     delta: Tensor  # (k, m) what came back to the first layer for each sample
     tolerance: float
     tails: tuple[float, float]  # noise below the samples, in both layers
+    signals: int  # the rank of the second layer's gradient, which is lower where samples send back alike
+
+    @property
+    def why_not_whole(self) -> str:
+        """Why samples are missing, in words; nothing where none are."""
+        if len(self.x) == self.batch:
+            return ""
+        if self.signals < self.batch:
+            return (
+                f"{len(self.x)} of {self.batch} samples were found: the second layer's gradient has {self.signals} "
+                "directions, so that it tells only some of them apart"
+            )
+        return f"{len(self.x)} of {self.batch} samples were found before the search gave up"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +113,15 @@ def gradient_bases(
         raise CannotRecover(f"{first.rank} samples fill the first layer, which has room for {room(gradients.first)}")
     if first.rank >= room(gradients.second) or not float(first.sizes[-1]) > 0:
         raise CannotRecover(f"{first.rank} samples fill the second layer, which has room for {room(gradients.second)}")
-    second = leading_directions(gradients.second, first.rank, rng)
+    second = _second_directions(gradients.second, first.rank, rng, drifts=drifts)
     bias_equation = None if gradients.first_bias is None else (first.left.T @ gradients.first_bias) / first.sizes
     return GradientBases(first, second, bias_equation, (second.left.T @ pair.second.weight).T)
+
+
+def _second_directions(gradient: Tensor, samples: int, rng: torch.Generator, *, drifts: bool) -> TruncatedSvd:
+    """As many as there are samples, or fewer where that is clear: what few classes send back may be too much alike."""
+    found = None if drifts else truncated_svd(gradient, samples, rng)
+    return found if found is not None and found.rank < samples else leading_directions(gradient, samples, rng)
 
 
 def recover_batch(
@@ -137,7 +156,7 @@ def recover_batch(
     for peel in range(effort.peels + bases.batch):
         left = bases.batch - len(found)
         # Where starts of every scale found nothing, more of them are not likely to.
-        if left <= 0 or idle == (len(SCALES) if not len(found) else effort.peels):
+        if left <= 0 or len(found) >= two.rank or idle == (len(SCALES) if not len(found) else effort.peels):
             break
         if enough and len(found) and int((whole.residual(found) < tight).sum()) >= enough:
             break
@@ -177,7 +196,7 @@ def recover_batch(
             rest_bias = None if rest_bias is None else rest_bias - s
     residual = whole.residual(found) if len(found) else found.new_zeros(0)
     delta = torch.stack(deltas) if deltas else found.new_zeros(0, len(layer.weight))
-    return RecoveredBatch(bases.batch, found @ one.right.T, residual, delta, tolerance, (one.tail, two.tail))
+    return RecoveredBatch(bases.batch, found @ one.right.T, residual, delta, tolerance, (one.tail, two.tail), two.rank)
 
 
 def deltas_of_sample(pair: LayerPair, bases: GradientBases, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
