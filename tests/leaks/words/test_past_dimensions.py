@@ -26,8 +26,8 @@ def mixed() -> tuple[torch.Tensor, torch.Tensor, InnerSpace]:
 
 def test_inputs_that_were_there_lie_in_the_space_by_rows_of_inputs_and_others_by_a_quarter() -> None:
     there, others, space = mixed()
-    inside = space.shares(there, space.screen())
-    outside = space.shares(others, space.screen())
+    inside = space.shares(there)
+    outside = space.shares(others)
     assert float(inside.mean()) > ROWS / INPUTS - 0.05
     assert float(outside.mean()) == pytest.approx(ROWS / INNER, abs=0.03)
 
@@ -35,9 +35,9 @@ def test_inputs_that_were_there_lie_in_the_space_by_rows_of_inputs_and_others_by
 def test_when_enough_inputs_are_known_the_others_lie_in_the_space_wholly() -> None:
     there, others, space = mixed()
     known = space.knowing(there[: INPUTS - ROWS])
-    assert known.basis.shape[1] == INPUTS
-    assert bool((known.shares(there, known.screen()) > 0.999).all())
-    assert bool((known.shares(others, known.screen()) < 0.8).all())
+    assert known.known.shape[1] + known.rows.shape[1] == INPUTS
+    assert bool((known.shares(there) > 0.999).all())
+    assert bool((known.shares(others) < 0.8).all())
 
 
 def test_an_input_that_was_not_there_explains_no_more_than_chance_beside_those_that_were() -> None:
