@@ -5,6 +5,7 @@ import torch
 
 from fedspill.data.made_up_sentences import MadeUpSentences
 from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.certificate import LastBlock
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.recover import recover_text
@@ -26,8 +27,8 @@ def mixed() -> tuple[torch.Tensor, torch.Tensor, InnerSpace]:
 
 def test_inputs_that_were_there_lie_in_the_space_by_rows_of_inputs_and_others_by_a_quarter() -> None:
     there, others, space = mixed()
-    inside = space.shares(there, space.screen())
-    outside = space.shares(others, space.screen())
+    inside = space.shares(there)
+    outside = space.shares(others)
     assert float(inside.mean()) > ROWS / INPUTS - 0.05
     assert float(outside.mean()) == pytest.approx(ROWS / INNER, abs=0.03)
 
@@ -35,9 +36,18 @@ def test_inputs_that_were_there_lie_in_the_space_by_rows_of_inputs_and_others_by
 def test_when_enough_inputs_are_known_the_others_lie_in_the_space_wholly() -> None:
     there, others, space = mixed()
     known = space.knowing(there[: INPUTS - ROWS])
-    assert known.basis.shape[1] == INPUTS
-    assert bool((known.shares(there, known.screen()) > 0.999).all())
-    assert bool((known.shares(others, known.screen()) < 0.8).all())
+    assert known.known.shape[1] + known.rows.shape[1] == INPUTS
+    assert bool((known.shares(there) > 0.999).all())
+    assert bool((known.shares(others) < 0.8).all())
+
+
+def test_a_screen_tells_shares_at_a_part_of_their_price() -> None:
+    there, others, space = mixed()
+    known = space.knowing(there[:20])
+    for inputs in (there, others):
+        directions, counts = known.screen(torch.Generator().manual_seed(1))
+        inside, every = (inputs @ directions).square().matmul(counts).unbind(1)
+        assert float((inside / every - known.shares(inputs)).abs().max()) < 0.15
 
 
 def test_an_input_that_was_not_there_explains_no_more_than_chance_beside_those_that_were() -> None:
@@ -47,16 +57,33 @@ def test_an_input_that_was_not_there_explains_no_more_than_chance_beside_those_t
     assert bool((support[80:] < 1.5).all())
 
 
-def test_texts_past_the_dimensions_are_read_and_certified() -> None:
+def past_the_dimensions() -> tuple[AttackedText, list[list[int]]]:
+    """A gradient of 14 texts with more prefixes than the model is wide, and the texts."""
     data = MadeUpSentences(sentences=300, words=100, shortest=5, longest=10).load()
     spec = make("models", "gpt", {"hidden": 64, "heads": 2, "layers": 4}).fitted_to(data)
     net = spec.build(data.shape, 2, seed=0).eval()
     batch = data.train.take(torch.arange(14))
     message = AttackedText(Origin(0, "client:0"), net, gradient(net, batch), 14, 1, None, True, True, 0.0)
+    return message, [[token for token in row if token] for row in batch.x.tolist()]
+
+
+def test_texts_past_the_dimensions_are_read_and_certified() -> None:
+    message, texts = past_the_dimensions()
     rows, first = message.rows_of("h.0.mlp.c_fc"), message.rows_of("h.0.attn.c_attn")
     assert rows is not None
     assert first is not None
     assert row_spaces(rows).full, "there must be more prefixes than dimensions"
     found = recover_text(message, [first], Marks(), torch.Generator().manual_seed(0))
     assert all(found.certified)
-    assert sorted(found.sequences) == sorted([token for token in row if token] for row in batch.x.tolist())
+    assert sorted(found.sequences) == sorted(texts)
+
+
+def test_whole_texts_are_proven_with_their_label_one_by_one_and_no_other_is() -> None:
+    message, texts = past_the_dimensions()
+    last = LastBlock.of(message)
+    assert last is not None
+    cut, swapped = texts[0][:-1], [texts[1][1], texts[1][0], *texts[1][2:]]
+    found = last.labelled(message, [*texts[:5], cut, swapped])
+    assert found.sequences == texts[:5]
+    assert all(last.proven(message, found.sequences, found.labels))
+    assert not any(last.proven(message, found.sequences, [1 - label for label in found.labels]))

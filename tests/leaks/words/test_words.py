@@ -129,8 +129,28 @@ def own_federation(factory: str) -> dict[str, Outcome]:
     }
 
 
-def test_a_model_of_ones_own_with_an_embedding_needs_no_configuration() -> None:
-    for outcome in own_federation(f"{__name__}:OwnModel").values():
+class RelativePlaces(nn.Module):
+    """An encoder in the manner of T5: places are distances, with an embedding of their own, the words' is `shared`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.relative = nn.Embedding(120, 8), nn.Embedding(9, 2)
+        self.qkv, self.out = nn.Linear(8, 24, bias=False), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        many, length = x.shape
+        read = self.shared(x)
+        query, key, value = self.qkv(read).view(many, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        places = torch.arange(length)
+        bias = self.relative(places[:, None] - places + 4).permute(2, 0, 1)
+        seen = (query @ key.transpose(-1, -2) + bias).softmax(-1) @ value
+        logits: Tensor = self.out((read + seen.transpose(1, 2).reshape(many, length, 8)).mean(1))
+        return logits
+
+
+@pytest.mark.parametrize("model", ["OwnModel", "RelativePlaces"])
+def test_a_model_of_ones_own_with_an_embedding_needs_no_configuration(model: str) -> None:
+    for outcome in own_federation(f"{__name__}:{model}").values():
         assert values(outcome, "token-precision", "token-recall") == [1.0, 1.0]
 
 

@@ -13,7 +13,8 @@ from fedspill.errors import NotApplicable
 from fedspill.messages import Message
 from fedspill.trace import View
 
-_CALLED = re.compile(r"emb|wte|word|tok|lookup|vocab|bag", re.IGNORECASE)
+# What libraries and people call it; "shared" is T5's.
+_CALLED = re.compile(r"emb|wte|word|tok|lookup|vocab|bag|shared", re.IGNORECASE)
 _NO_TOKENS = re.compile(r"pos|wpe|type|segment|norm|lora", re.IGNORECASE)
 
 
@@ -47,7 +48,7 @@ def find_embedding(view: View, messages: Sequence[Message]) -> TokenEmbedding:
         layers = [TokenEmbedding(name, shape) for name, shape in shapes.items()]
         if not layers:
             raise NotApplicable(
-                "No tensor is called like an embedding of tokens (emb, wte, word, tok, lookup, vocab, bag): "
-                "the inputs seem to be none."
+                "No tensor is called like an embedding of tokens (emb, wte, word, tok, lookup, vocab, bag, shared): "
+                "either there is none, or whoever has the messages alone cannot tell which one it is."
             )
     return max(layers, key=lambda layer: layer.shape[0])

@@ -146,7 +146,7 @@ class LastBlock:
         found: list[bool] = []
         for begin in range(0, len(sequences), _AT_ONCE):
             part = sequences[begin : begin + _AT_ONCE]
-            read = self._read(attacked, part, [0] * len(part))[0]
+            read = self._read(attacked, part)[0]
             found += (self.space.distance(read) < 10 * CERTAIN).tolist()
         return found
 
@@ -159,38 +159,51 @@ class LastBlock:
         """
         if not sequences:
             return []
-        inputs, signals = self._inputs_and_signals(attacked, sequences, labels)
+        near = self._near(attacked, sequences)[torch.arange(len(labels)), torch.tensor(labels)]
+        first = [list(one) not in map(list, sequences[:place]) for place, one in enumerate(sequences)]
+        return [bool(sure) and once for sure, once in zip(near, first, strict=True)]
+
+    def labelled(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Batch:
+        """The texts that are proven with one label, and that label."""
+        once = [list(one) for one in dict.fromkeys(map(tuple, sequences))]
+        near = self._near(attacked, once) if once else torch.zeros(0, 1, dtype=torch.bool)
+        sure = (near.sum(1) == 1).nonzero().flatten().tolist()
+        return Batch([once[place] for place in sure], near[sure].long().argmax(1).tolist(), 1.0)
+
+    def _near(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """(texts, classes) whether the text with that label is proven, on the processor."""
+        inputs, signals = self._inputs_and_signals(attacked, sequences)
         orthogonal, small = torch.linalg.qr(self.gradient)
         turned, values, right = (part.to(small) for part in torch.linalg.svd(small.cpu()))
         rank = self.space.rank
         left, values, right = orthogonal @ turned[:, :rank], values[:rank], right[:rank]
-        rows, columns = inputs @ right.T, signals @ left  # (texts, rank)
+        rows, columns = inputs @ right.T, signals @ left  # (texts, rank), (classes, texts, rank)
         off_rows = (inputs - rows @ right).norm(dim=1) / inputs.norm(dim=1)
-        off_columns = (signals - columns @ left.T).norm(dim=1) / signals.norm(dim=1).clamp_min(1e-30)
-        belongs = (columns * rows / values).sum(1)
-        near = (off_rows < CERTAIN) & (off_columns < 10 * CERTAIN) & ((belongs - 1).abs() < 1e-3)
-        first = [list(one) not in map(list, sequences[:place]) for place, one in enumerate(sequences)]
-        return [bool(sure) and once for sure, once in zip(near, first, strict=True)]
+        off_columns = (signals - columns @ left.T).norm(dim=2) / signals.norm(dim=2).clamp_min(1e-30)
+        belongs = (columns * rows / values).sum(2)
+        near: Tensor = (off_rows < CERTAIN) & (off_columns < 10 * CERTAIN) & ((belongs - 1).abs() < 1e-3)
+        return near.T.cpu()
 
-    def _inputs_and_signals(
-        self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """(texts, width) and (texts, 4 width) at the token that the head reads, in float64."""
+    def _inputs_and_signals(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """(texts, width) and (classes, texts, 4 width) at the token that the head reads, in float64."""
         inputs, signals = [], []
         for begin in range(0, len(sequences), _AT_ONCE):
-            here = slice(begin, begin + _AT_ONCE)
-            read, output, loss = self._read(attacked, sequences[here], labels[here])
-            (signal,) = torch.autograd.grad(loss, output)
-            place = _read_places(attacked, sequences[here])
+            part = sequences[begin : begin + _AT_ONCE]
+            place = _read_places(attacked, part)
+            read, output, logits = self._read(attacked, part)
+            of_class = []
+            for label in range(logits.shape[1]):
+                given = torch.full((len(part),), label, device=logits.device)
+                loss = torch.nn.functional.cross_entropy(logits, given, reduction="sum") / attacked.samples
+                (signal,) = torch.autograd.grad(loss, output, retain_graph=True)
+                of_class.append(signal[torch.arange(len(place)), place].double())
             inputs.append(read.detach().double())
-            signals.append(signal[torch.arange(len(place)), place].double())
-        return torch.cat(inputs), torch.cat(signals)
+            signals.append(torch.stack(of_class))
+        return torch.cat(inputs), torch.cat(signals, 1)
 
-    def _read(
-        self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(texts, width) what the last block reads where the head does, its output at all places, and the loss."""
-        batch = batch_of(sequences, labels, attacked.net)
+    def _read(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """(texts, width) what the last block reads where the head does, its output at all places, and the logits."""
+        batch = batch_of(sequences, [0] * len(sequences), attacked.net)
         caught: list[tuple[Tensor, Tensor]] = []
 
         def catch(module: Any, given: tuple[Tensor, ...], output: Tensor) -> None:
@@ -201,9 +214,8 @@ class LastBlock:
             logits = attacked.net(batch.x)
         finally:
             handle.remove()
-        loss = torch.nn.functional.cross_entropy(logits, batch.y, reduction="sum") / attacked.samples
         read, output = caught[0]
-        return read[torch.arange(len(sequences)), _read_places(attacked, sequences)], output, loss
+        return read[torch.arange(len(sequences)), _read_places(attacked, sequences)], output, logits
 
 
 def _read_places(attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:

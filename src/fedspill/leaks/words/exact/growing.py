@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedspill.models.lora import linear_weight
 from fedspill.models.text_transformer import Block, TextTransformer
 
-_NUMBERS_AT_ONCE = 1 << 26  # that pairs of a prefix and a token may take in one pass, 256 MB in float32
+_NUMBERS_AT_ONCE = 1 << 24  # that pairs of a prefix and a token may take in one pass, 64 MB in float32
 
 
 def block_of(net: TextTransformer, number: int) -> Block:

@@ -2,7 +2,7 @@
 
 The gradient of its last matrix has one row for each of the model's dimensions, and every row is a mixture of what that
 matrix read. With more inputs than rows no input lies wholly in the row space, but one that was there lies in it by
-rows / inputs of its length on average, another one by a quarter. Inputs that are known are added to the space: as soon
+rows / inputs of its length on average, another one by a quarter. Inputs that are known are taken out of both: as soon
 as those that are not known are fewer than the rows, the others lie in it wholly.
 """
 
@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-_WEAKEST = 1e-4  # share of the largest variance below which a direction counts as if it had this one
-_ROUNDED = 3e-6  # share of the largest singular value below which a direction is rounding
+_WEAKEST = 1e-4  # share of the mean variance that every direction is given beside its own
+_ROUNDED = 3e-6  # share of a row that must be left of it when the others are taken out, else it is rounding
 _NEW = 2e-3  # share of a vector's usual length that must be new for it to add a direction
+_KNOWN_COUNTS = 1e-3  # weight of what is known in a share: it matters where hardly anything else is left of an input
+_KNOWN_DRAWN = 32  # directions among the known ones that a screen looks at
 _FULL = 0.95  # share of the dimensions that may be filled
 
 
@@ -23,55 +25,78 @@ _FULL = 0.95  # share of the dimensions that may be filled
 class InnerSpace:
     """What was sent of one block, and inputs that are known to have been there, in the metric of usual inputs."""
 
-    metric: Tensor  # (inner, inner) gives usual inputs unit covariance; float64
-    rows: Tensor  # (inner, rank) orthonormal, of the gradient
-    basis: Tensor  # (inner, k) orthonormal: the rows, and what is known beside them
+    metric: Tensor  # (inner, inner) gives usual inputs unit covariance; float32
+    sent: Tensor  # (inner, rank) orthonormal, of the gradient's rows; float64
+    known: Tensor  # (inner, k) orthonormal: inputs that were there
+    rows: Tensor  # (inner, at most rank) orthonormal: what is left of the rows when these are taken out
 
     @staticmethod
     def of(gradient: Tensor, covariance: Tensor) -> InnerSpace:
         """From the gradient (width, inner) of the last matrix and the covariance (inner, inner) of usual inputs."""
-        variances, directions = torch.linalg.eigh(covariance.double())
-        metric = (directions * variances.clamp_min(_WEAKEST * float(variances[-1])) ** -0.5) @ directions.T
-        sent = gradient.double()
-        sent = sent / sent.norm(dim=1, keepdim=True).clamp_min(1e-300)
-        _, values, right = torch.linalg.svd(sent @ metric, full_matrices=False)
-        rows = right[values > _ROUNDED * values[0]].T.contiguous()
-        return InnerSpace(metric, rows, rows)
+        usual = covariance.double()
+        usual = usual + _WEAKEST * usual.diagonal().mean() * torch.eye(len(usual)).to(usual)
+        lower = torch.linalg.cholesky(usual)
+        metric = torch.linalg.solve_triangular(lower, torch.eye(len(usual)).to(usual), upper=False).T.contiguous()
+        lengths = gradient.double().norm(dim=1, keepdim=True)
+        sent = _orthonormal((gradient.double() / lengths.clamp_min(1e-300)) @ metric)
+        return InnerSpace(metric.float(), sent, sent[:, :0], sent)
 
     @property
     def room(self) -> int:
         """How many more inputs may be known."""
-        return int(_FULL * len(self.basis)) - self.basis.shape[1]
+        return int(_FULL * len(self.sent)) - self.known.shape[1] - self.rows.shape[1]
 
-    def screen(self) -> Tensor:
-        """(inner, inner + k) of float32, for `shares`."""
-        return torch.cat([self.metric, self.metric @ self.basis], 1).float()
+    def screen(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """(inner, m) directions and (m, 2) what the square along each counts for: within the rows, and at all.
 
-    def shares(self, inputs: Tensor, screen: Tensor) -> Tensor:
-        """(n,) how much of the squared length of each of inputs (n, inner) lies in the space."""
-        # Half precision is enough for a share of a sum of squares, and sixteen times faster on a GPU.
-        sizes = ((inputs.half() @ screen.half()).float() if inputs.is_cuda else inputs @ screen).square()
-        inside: Tensor = sizes[:, len(self.metric) :].sum(1) / sizes[:, : len(self.metric)].sum(1).clamp_min(1e-30)
+        Of the dimensions that are neither known nor rows as many are drawn as there are rows, of the known ones some:
+        so that `shares` can be told at a part of its price.
+        """
+        free = len(self.sent) - self.known.shape[1] - self.rows.shape[1]
+        held, rows = self.known.float(), self.rows.float()
+        fill = torch.randn(len(self.sent), min(rows.shape[1], free), generator=rng).to(rows)
+        outside = torch.linalg.qr(fill - held @ (held.T @ fill) - rows @ (rows.T @ fill))[0]
+        known = held @ torch.randn(held.shape[1], _KNOWN_DRAWN, generator=rng).to(rows) / _KNOWN_DRAWN**0.5
+        weights = [
+            torch.ones(self.rows.shape[1], 2),
+            torch.tensor([[0.0, free / max(1, outside.shape[1])]]).expand(outside.shape[1], 2),
+            torch.full((_KNOWN_DRAWN, 2), _KNOWN_COUNTS),
+        ]
+        directions = torch.cat([rows, outside, known], 1)
+        return self.metric @ directions, torch.cat(weights).to(directions)
+
+    def shares(self, inputs: Tensor) -> Tensor:
+        """(n,) how much of the squared length of each of inputs (n, inner), beside what is known, lies in the rows.
+
+        What lies wholly in what is known has no rest to speak of, and a share of 1.
+        """
+        every = inputs.float() @ self.metric
+        known, rows = self.known.float(), self.rows.float()
+        along = every @ known
+        rest = every - along @ known.T
+        had = _KNOWN_COUNTS * along.square().sum(1)
+        inside: Tensor = ((rest @ rows).square().sum(1) + had) / (rest.square().sum(1) + had).clamp_min(1e-30)
         return inside
 
     def knowing(self, inputs: Tensor) -> InnerSpace:
         """The same when inputs (n, inner) are known to have been there."""
-        new = inputs[: max(0, self.room)].double() @ self.metric
+        new = (inputs[: max(0, self.room)].float() @ self.metric).double()
         if not len(new):
             return self
         for _ in range(2):  # twice, against rounding
-            new = new - (new @ self.basis) @ self.basis.T
+            new = new - (new @ self.known) @ self.known.T
         squares, mixtures = (part.to(new) for part in torch.linalg.eigh((new @ new.T).cpu()))
         fresh = squares > _NEW**2 * len(self.metric)
         added = new.T @ (mixtures[:, fresh] / squares[fresh].sqrt())
-        return replace(self, basis=torch.cat([self.basis, added], 1))
+        left = self.rows.T - (self.rows.T @ added) @ added.T  # the rows are orthogonal to what was known before
+        return replace(self, known=torch.cat([self.known, added], 1), rows=_orthonormal(left))
 
     def support(self, inputs: Tensor) -> Tensor:
         """(n,) how much more of the rows each of inputs (n, inner) explains beside the others than chance would: F.
 
         It is about 1 for an input that was not there, and large for one that was, the more so the fewer are missing.
         """
-        known, rows = inputs.double() @ self.metric, self.rows.T
+        known, rows = (inputs.float() @ self.metric).double(), self.sent.T
         gram = known @ known.T
         ridge = 1e-9 * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
         inverse = torch.linalg.inv(gram + ridge)
@@ -79,3 +104,11 @@ class InnerSpace:
         left = (rows - weights @ known).square().sum() / (len(rows) * max(1, len(self.metric) - len(known)))
         explained: Tensor = weights.square().sum(0) / inverse.diagonal() / (len(rows) * left.clamp_min(1e-300))
         return explained
+
+
+def _orthonormal(rows: Tensor) -> Tensor:
+    """(inner, rank) a basis of what rows (n, inner) span, in float64; of lengths about 1."""
+    squares, mixtures = (part.to(rows) for part in torch.linalg.eigh((rows @ rows.T).cpu()))
+    there = squares > _ROUNDED**2 * squares[-1]
+    basis: Tensor = rows.T @ (mixtures[:, there] / squares[there].sqrt())
+    return basis

@@ -8,23 +8,30 @@ rest; texts are grown again from the start until nothing is added.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of
 from fedspill.leaks.words.exact.growing import Growing, NextTokens, block_of
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.token_test import Cells
+from fedspill.models.lora import linear_weight
 
 _PASSES = 6
-_BEST, _DRAWN = 16, 12  # tokens behind a prefix that all blocks judge: the best of the first block, and random ones
+_BEST, _DRAWN = 6, 8  # tokens behind a prefix that all blocks judge: the best of the first block, and random ones
+_DRAWN_FIRST = 100  # random ones at the first place
 _STANDS_OUT = 8.0  # deviations of random tokens above which a token is followed
+_CLEARLY = 2.0  # times that: where the first tokens stand out so far, no further block is asked
+_AT_A_TIME = 0.1  # of the width: so many inputs are taken for known together, because the space is turned each time
+_USUAL = 0.3  # share of the evidence that tokens were believed by so far which the next one must have
+_EXACT = 1e-5  # share that float32 may leave of an input that lies in the space wholly
 _BESIDE = 0.8  # share of the best token's evidence that another one behind the same prefix must have
 _SUPPORTED = 1.4  # F of an input that is believed; those that were not there have about 1
 _FULLEST = 0.9  # share of the inner dimensions that inputs may fill when they are weighed against each other
-_PER_DIMENSION = 8  # tokens drawn for each inner dimension, to know its usual inputs
-_TEXTS_AT_ONCE = 64
+_PER_DIMENSION = 4  # tokens drawn for each inner dimension, to know its usual inputs
+_TEXTS_AT_ONCE = 16
 
 
 @torch.no_grad()
@@ -32,13 +39,14 @@ def grow_wide(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> Ite
     """After each pass all prefixes that are believed to have been there, while they become more."""
     if not cells.places or not all(f"h.{block}.mlp.c_proj.weight" in attacked.gradients for block in _blocks(attacked)):
         return
-    spaces = _spaces(attacked, cells, rng)
+    spaces = _needed_spaces(attacked, cells, rng)
     known: list[list[int]] = []
     for _ in range(_PASSES):
         start = spaces
         if known:
-            start = [space.knowing(read) for space, read in zip(spaces, _inner(attacked, known), strict=True)]
-        believed = _supported(attacked, _grown(attacked, cells, start, rng), spaces)
+            read = _inner(attacked, known, len(spaces))
+            start = [space.knowing(of_block) for space, of_block in zip(spaces, read, strict=True)]
+        believed = _supported(attacked, _grown(attacked, cells, start, set(map(tuple, known)), rng), spaces)
         if len(believed) <= len(known):
             return
         known = believed
@@ -46,9 +54,9 @@ def grow_wide(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> Ite
 
 
 def work(attacked: AttackedText, cells: Cells) -> float:
-    """Floating-point operations of one pass, roughly, and of taking apart what blocks usually read."""
-    inner = 4 * attacked.width
-    return 2.0 * attacked.samples * cells.many * inner * (3 * inner) + 10.0 * len(_blocks(attacked)) * inner**3
+    """Floating-point operations of one pass, roughly, as if all texts were as long as the longest."""
+    width, inner = attacked.width, 4 * attacked.width
+    return 2.0 * attacked.samples * cells.many * (width * width + 2 * width * inner) + 10.0 * inner**3
 
 
 def _blocks(attacked: AttackedText) -> range:
@@ -56,75 +64,145 @@ def _blocks(attacked: AttackedText) -> range:
     return range(max(1, len(attacked.net.h) - 1))
 
 
-def _spaces(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> list[InnerSpace]:
-    """Of each block, in the metric of texts whose tokens are drawn at random."""
-    tokens, length = cells.all_tokens(), cells.places
-    covariances: list[Tensor] = []
-    for _ in range(1 + _PER_DIMENSION * 4 * attacked.width // (length * _TEXTS_AT_ONCE)):
-        drawn = torch.randint(len(tokens), (_TEXTS_AT_ONCE, length), generator=rng).to(tokens.device)
-        products = []
-        for read in _caught(attacked, tokens[drawn]):
-            rows = read.flatten(0, 1).double()
-            products.append(rows.T @ rows / len(rows))
-        covariances = [a + b for a, b in zip(covariances, products, strict=True)] if covariances else products
-    sent = [attacked.gradients[f"h.{block}.mlp.c_proj.weight"] for block in _blocks(attacked)]
-    return [InnerSpace.of(gradient, usual) for gradient, usual in zip(sent, covariances, strict=True)]
+def _needed_spaces(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> list[InnerSpace]:
+    """Of the first blocks, as many as it takes for the first tokens of the texts to stand out clearly."""
+    usual = _Usual.drawn(attacked, cells, rng)
+    spaces: list[InnerSpace] = []
+    first, others = cells.tokens[0], _drawn(cells, _DRAWN_FIRST, rng)
+    total = torch.zeros(len(first), device=first.device)
+    for block, read in zip(_blocks(attacked), _caught(attacked, torch.cat([first, others])[:, None]), strict=True):
+        spaces.append(InnerSpace.of(attacked.gradients[f"h.{block}.mlp.c_proj.weight"], usual.covariance()))
+        shares = spaces[-1].shares(read[:, 0])
+        total = total + _deviations(shares[None], len(others))[0, : len(first)]
+        evidence = total / len(spaces) ** 0.5
+        out = evidence[evidence > _STANDS_OUT]
+        if len(out) and float(out.median()) > _CLEARLY * _STANDS_OUT:
+            break
+    return spaces
 
 
-def _grown(attacked: AttackedText, cells: Cells, spaces: list[InnerSpace], rng: torch.Generator) -> list[list[int]]:
-    """One pass from the first place to the last: all prefixes that stood out."""
+@dataclass(eq=False)
+class _Usual:
+    """Texts whose tokens are drawn at random, followed from block to block: what each usually reads."""
+
+    attacked: AttackedText
+    parts: list[Iterator[Tensor]]
+
+    @staticmethod
+    def drawn(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> _Usual:
+        tokens, length = cells.all_tokens(), cells.places
+        many = 1 + _PER_DIMENSION * 4 * attacked.width // (length * _TEXTS_AT_ONCE)
+        drawn = torch.randint(len(tokens), (many, _TEXTS_AT_ONCE, length), generator=rng).to(tokens.device)
+        return _Usual(attacked, [_caught(attacked, tokens[part]) for part in drawn])
+
+    def covariance(self) -> Tensor:
+        """(inner, inner) of the next block, the first one at first."""
+        inner = 4 * self.attacked.width
+        total = torch.zeros(inner, inner, device=self.attacked.net.wte.weight.device)
+        counted = 0
+        for part in self.parts:
+            rows = next(part).flatten(0, 1)
+            total.addmm_(rows.T, rows)
+            counted += len(rows)
+        return total / counted
+
+
+def _drawn(cells: Cells, many: int, rng: torch.Generator) -> Tensor:
+    """So many tokens at random, of all that may stand somewhere: at a given place most of them did not."""
+    tokens = cells.all_tokens()
+    return tokens[torch.randint(len(tokens), (many,), generator=rng).to(tokens.device)]
+
+
+def _deviations(shares: Tensor, drawn: int) -> Tensor:
+    """What shares (prefixes, judged) leave, in deviations of the last ones, which are drawn at random.
+
+    It is compared by its logarithm: where hardly any input is missing, one that was there leaves next to nothing.
+    """
+    left = -(1 - shares).clamp_min(_EXACT).log()
+    usual = left[:, -drawn:].median(1, keepdim=True).values
+    return (left - usual) / (1.4826 * (left[:, -drawn:] - usual).abs().median()).clamp_min(1e-6)
+
+
+def _grown(
+    attacked: AttackedText, cells: Cells, spaces: list[InnerSpace], known: set[tuple[int, ...]], rng: torch.Generator
+) -> list[list[int]]:
+    """One pass from the first place to the last: all prefixes that stood out, or were known."""
     alive, found = Growing.begun(attacked.net, len(spaces)), []
+    believed: list[Tensor] = []
+    usual = 0.0
+    waiting = [torch.zeros(0, 4 * attacked.width, device=attacked.net.wte.weight.device) for _ in spaces]
+    screen = spaces[0].screen(rng)
     for place in range(cells.places):
         behind = alive.try_next(cells.tokens[place])
-        likely, drawn = _screened(alive, behind, spaces[0], attacked.samples, rng)
-        prefixes = torch.arange(len(likely), device=likely.device).repeat_interleave(likely.shape[1])
-        pairs = alive.judged(prefixes, behind.tokens[likely.flatten()])
-        evidence = _evidence(pairs.inner, spaces, likely.shape, drawn)
-        good = evidence > _STANDS_OUT
+        likely = behind.tokens[_screened(alive, behind, screen, attacked.samples)]
+        drawn = max(_DRAWN, _DRAWN_FIRST // len(alive.texts))
+        others = _drawn(cells, len(likely) * drawn, rng).view(len(likely), drawn)
+        judged = torch.cat([likely, others], 1)
+        prefixes = torch.arange(len(judged), device=judged.device).repeat_interleave(judged.shape[1])
+        pairs = alive.judged(prefixes, judged.flatten())
+        evidence = _evidence(pairs.inner, spaces, judged.shape, drawn)
+        rows = zip(alive.texts, judged.tolist(), strict=True)
+        had = torch.tensor([[(*text, token) in known for token in row] for text, row in rows])
+        had = had.to(evidence.device) & evidence.isfinite()
+        good = evidence > max(_STANDS_OUT, _USUAL * usual)
         if len(alive.texts) > 1:
-            good &= evidence >= _BESIDE * evidence.max(1, keepdim=True).values
+            good &= evidence >= _BESIDE * evidence.masked_fill(had, -torch.inf).max(1, keepdim=True).values
+        good |= had
         chosen = good.flatten().nonzero().flatten()
         chosen = chosen[evidence.flatten()[chosen].argsort(descending=True)][: 2 * attacked.samples]
         if not len(chosen):
             break
+        believed.append(evidence.flatten()[chosen])
+        usual = float(torch.cat(believed).median())
         firm = chosen[: attacked.samples]
-        spaces = [space.knowing(read[firm]) for space, read in zip(spaces, pairs.inner, strict=True)]
+        waiting = [torch.cat([old, read[firm]]) for old, read in zip(waiting, pairs.inner, strict=True)]
+        if len(waiting[0]) >= _AT_A_TIME * attacked.width:
+            spaces = [space.knowing(read) for space, read in zip(spaces, waiting, strict=True)]
+            waiting = [read[:0] for read in waiting]
+            screen = spaces[0].screen(rng)
         alive = alive.followed(pairs, chosen)
         found += alive.texts
     return found
 
 
-def _screened(
-    alive: Growing, behind: NextTokens, space: InnerSpace, samples: int, rng: torch.Generator
-) -> tuple[Tensor, int]:
-    """(prefixes, judged) tokens behind each prefix: those the first block holds for likeliest, and some at random.
-
-    How many are drawn at random is the second value; they stand at the end.
-    """
+def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tensor], samples: int) -> Tensor:
+    """(prefixes, best) numbers of the tokens behind each prefix that the first block holds for likeliest."""
+    kind = _quick(behind.state)
     block, many = block_of(alive.net, 0), len(behind.tokens)
-    screen = space.screen()
+    directions, counts = looked_at
+    screen = directions.to(kind)
+    (output, output_bias), (wider, wider_bias) = linear_weight(block.attn.c_proj), linear_weight(block.mlp.c_fc)
+    output, wider = output.T.to(kind), wider.T.to(kind)
     shares = torch.zeros(len(alive.texts), many, device=screen.device)
-    for row, column, mixed in alive.mixed(behind, screen.shape[1]):
-        state = behind.state[column : column + mixed.shape[1]] + block.attn.c_proj(mixed)
-        read = block.mlp.inner(block.ln_2(state))
-        found = space.shares(read.flatten(0, 1), screen).view(read.shape[:2])
-        shares[row : row + len(found), column : column + found.shape[1]] = found
+    for row, column, mixed in alive.mixed(behind, screen.shape[0]):
+        state = behind.state[column : column + mixed.shape[1]] + (mixed.flatten(0, 1).to(kind) @ output).view(
+            mixed.shape
+        )
+        state = state if output_bias is None else state + output_bias
+        before = block.ln_2(state).flatten(0, 1).to(kind) @ wider
+        before = before if wider_bias is None else before + wider_bias.to(kind)
+        sizes = (nn.functional.gelu(before, approximate=block.mlp.approximate) @ screen).float().square()
+        inside, every = (sizes @ counts).unbind(1)
+        found = (inside / every.clamp_min(1e-30)).view(mixed.shape[:2])
+        shares[row : row + len(mixed), column : column + mixed.shape[1]] = found
     shares = shares - shares.median(1, keepdim=True).values
     if len(alive.texts) > 8:  # some tokens are nearer to the space behind every prefix
         shares = shares - shares.median(0, keepdim=True).values
-    best = shares.topk(min(many, max(_BEST, 4 * samples // len(alive.texts))), 1).indices
-    drawn = max(_DRAWN, 100 // len(alive.texts))
-    return torch.cat([best, torch.randint(many, (len(best), drawn), generator=rng).to(best)], 1), drawn
+    return shares.topk(min(many, max(_BEST, 4 * samples // len(alive.texts))), 1).indices
+
+
+def _quick(like: Tensor) -> torch.dtype:
+    """Half precision where the device multiplies it faster: enough for a sum of squares that only picks candidates."""
+    if like.is_cuda:
+        return torch.bfloat16
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def _evidence(read: list[Tensor], spaces: list[InnerSpace], shape: torch.Size, drawn: int) -> Tensor:
     """(prefixes, judged) over all blocks, in deviations of the tokens that were drawn; -inf for the drawn ones."""
     total = torch.zeros(shape, device=read[0].device)
     for inputs, space in zip(read, spaces, strict=True):
-        shares = space.shares(inputs, space.screen()).view(shape)
-        usual = shares[:, -drawn:].median(1, keepdim=True).values
-        spread = 1.4826 * (shares[:, -drawn:] - usual).abs().median().clamp_min(1e-6)
-        total += (shares - usual) / spread
+        total += _deviations(space.shares(inputs).view(shape), drawn)
     total /= len(spaces) ** 0.5
     total[:, -drawn:] = -torch.inf
     return total
@@ -134,7 +212,7 @@ def _supported(attacked: AttackedText, texts: list[list[int]], spaces: list[Inne
     """Without those that explain no more than chance would, beside the others."""
     if not texts:
         return []
-    read = _inner(attacked, texts)
+    read = _inner(attacked, texts, len(spaces))
     kept = torch.arange(min(len(texts), int(_FULLEST * read[0].shape[1])), device=read[0].device)
     while len(kept):
         support = torch.stack([space.support(of_block[kept]) for of_block, space in zip(read, spaces, strict=True)])
@@ -145,8 +223,8 @@ def _supported(attacked: AttackedText, texts: list[list[int]], spaces: list[Inne
     return [texts[number] for number in kept.tolist()]
 
 
-def _inner(attacked: AttackedText, prefixes: list[list[int]]) -> list[Tensor]:
-    """Per block (prefixes, inner): what its last matrix reads of the last token of each."""
+def _inner(attacked: AttackedText, prefixes: list[list[int]], blocks: int) -> list[Tensor]:
+    """Per block, of the first ones, (prefixes, inner): what its last matrix reads of the last token of each."""
     begun = {tuple(prefix[:-1]) for prefix in prefixes}
     longest = [prefix for prefix in prefixes if tuple(prefix) not in begun]
     place_of = {
@@ -155,12 +233,12 @@ def _inner(attacked: AttackedText, prefixes: list[list[int]]) -> list[Tensor]:
     rows, places = torch.tensor([place_of[tuple(prefix)] for prefix in prefixes]).unbind(1)
     inner = 4 * attacked.width
     device = attacked.net.wte.weight.device
-    found = [torch.zeros(len(prefixes), inner, device=device) for _ in _blocks(attacked)]
+    found = [torch.zeros(len(prefixes), inner, device=device) for _ in range(blocks)]
     for begin in range(0, len(longest), _TEXTS_AT_ONCE):
         part = longest[begin : begin + _TEXTS_AT_ONCE]
         mine = ((rows >= begin) & (rows < begin + len(part))).nonzero().flatten()
         x = batch_of(part, [0] * len(part), attacked.net).x
-        for of_block, read in zip(found, _caught(attacked, x), strict=True):
+        for of_block, read in zip(found, _caught(attacked, x), strict=False):
             of_block[mine] = read[rows[mine] - begin, places[mine]]
     return found
 
