@@ -23,10 +23,11 @@ and a learning rate that drops, for several networks. Clients of a federation ha
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from fedspill.dataset import Dataset, Examples
 from fedspill.defense import ClientContext, Defense
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.guard import Guard
+from fedspill.defenses.model_checks.rehearsal import rehearsed
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
 from fedspill.defenses.model_checks.suspected_plant import least_readable, likeness_words, looks_of, plant_words
 from fedspill.defenses.wadm import Wadm
@@ -56,6 +58,7 @@ from fedspill.training import LocalTraining, Tensors, gradient
 
 HONEST = 5  # rounds before the plant begins to arrive
 TRAINING = LocalTraining(lr=0.1, batch_size=32)
+BENIGN = LocalTraining(lr=0.1, batch_size=20)
 EPOCH = 600  # samples of a client whose epoch the cost of a guard is held against
 
 
@@ -139,13 +142,18 @@ def cancelled(place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor)
     return place.packing().unpack(torch.cat(found))
 
 
+def fishing(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    head = head_of(place.model)
+    return plant_class(head, state, min(3, len(state[f"{head}.weight"]) - 1))
+
+
 PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]] = {
     "Robbing the Fed": lambda state, place, batch, rng: plant_brightness(
         place.layer, state, place.inputs(), [place.packing()]
     ),
     "Robbing the Fed, held short": held_short,
     "trap weights, published": traps("published"),
-    "class fishing": lambda state, place, batch, rng: plant_class(head_of(place.model), state, 3),
+    "class fishing": fishing,
     "bins": bins(BinDesign()),
     "bins, usual norms": bins(BinDesign(norms="usual")),
     "bins in half of the rows": partly(0.5),
@@ -328,8 +336,9 @@ def _is_seen(made: Federation, state: Tensors) -> bool:
     held: Tensor | None = None
     for accepted in made.states[: HONEST + 1]:
         held = least_readable(looks_of(accepted, client), held)
-    rows = look_at_rows(sketch_rows(state), sketch_rows(made.states[0]))
-    return bool(likeness_words(rows) or plant_words(looks_of(state, client), held))
+    rows = look_at_rows(sketch_rows(state), {}, state)
+    words = plant_words(looks_of(state, client), held, rehearsed=lambda: rehearsed(client))
+    return bool(likeness_words(rows) or words)
 
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -341,23 +350,30 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def benign_states(data: Dataset, name: str, options: dict[str, Any], seed: int, rounds: int) -> Iterator[Tensors]:
-    """Rounds of three of twelve clients; half-way another twelve, and a tenth of the learning rate."""
+def benign_states(
+    model: nn.Module, clients: Sequence[Examples], training: LocalTraining, seed: int, rounds: int
+) -> Iterator[Tensors]:
+    """Rounds of three clients of the first half; half-way the other half come, with a tenth of the learning rate."""
     rng = torch.Generator().manual_seed(seed)
-    model = make("models", name, options).build(data.shape, len(data.classes), seed=seed)
-    order = torch.randperm(len(data.train), generator=rng)[:1440]
-    clients = [data.train.take(part) for part in order.chunk(24)]
     state = {key: tensor.clone() for key, tensor in state_of(model).items()}
+    cohort = len(clients) // 2
     for number in range(rounds):
         yield state
         late = number >= rounds // 2
-        asked = (torch.randperm(12, generator=rng)[:3] + 12 * late).tolist()
-        training = LocalTraining(lr=0.01 if late else 0.1, batch_size=20)
-        moved = [train(model, state, clients[index], training, generator(seed, number, index)) for index in asked]
+        asked = (torch.randperm(cohort, generator=rng)[:3] + cohort * late).tolist()
+        now = replace(training, lr=training.lr / 10) if late else training
+        moved = [train(model, state, clients[index], now, generator(seed, number, index)) for index in asked]
         state = {
             key: tensor + sum(m[key] for m in moved) / len(moved) if key in moved[0] else tensor
             for key, tensor in state.items()
         }
+
+
+def equal_clients(data: Dataset, seed: int) -> list[Examples]:
+    """Twenty-four with sixty samples each."""
+    rng = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(data.train), generator=rng)[:1440]
+    return [data.train.take(part) for part in order.chunk(24)]
 
 
 KINDS = ("every round", "one of four", "joins late")
@@ -374,6 +390,7 @@ class Watcher:
     memory: dict[str, Tensor]
     previous: Message | None = None
     alarms: int = 0
+    why: str = ""  # the first of them
     rounds: int = 0
     seconds: float = 0.0
 
@@ -392,6 +409,7 @@ class Watcher:
             self.memory = dict(verdict.memory) if verdict.memory is not None else self.memory
         else:
             self.alarms += 1
+            self.why = self.why or f"round {message.round}, {len(self.own)} samples: {verdict.why}"
 
 
 def watchers(data: Dataset, seed: int, clients: int) -> Iterator[Watcher]:
@@ -402,6 +420,15 @@ def watchers(data: Dataset, seed: int, clients: int) -> Iterator[Watcher]:
         own = data.train.take(torch.randperm(len(data.train), generator=draw)[: HELD[client % len(HELD)]])
         for kind in KINDS:
             yield Watcher(kind, own, rng, {})
+
+
+def watch(states: Iterator[Tensors], watching: Sequence[Watcher], model: nn.Module, rounds: int) -> None:
+    """Shows the models of all rounds to the clients that take part in them; `model` is their code."""
+    for number, state in enumerate(states):
+        message = Message(number, SERVER, EVERYONE, "model", state)
+        for one in watching:
+            if one.takes_part(number, rounds):
+                one.look(message, model)
 
 
 def benign(asked: argparse.Namespace) -> None:
@@ -416,11 +443,8 @@ def benign(asked: argparse.Namespace) -> None:
             model = make("models", name, options).build(data.shape, len(data.classes), seed=seed)
             mine = list(watchers(data, seed, asked.clients))
             every += mine
-            for number, state in enumerate(benign_states(data, name, options, seed, asked.rounds)):
-                message = Message(number, SERVER, EVERYONE, "model", state)
-                for one in mine:
-                    if one.takes_part(number, asked.rounds):
-                        one.look(message, model)
+            states = benign_states(model, equal_clients(data, seed), BENIGN, seed, asked.rounds)
+            watch(states, mine, copy.deepcopy(model), asked.rounds)
         plain = epoch_ms(model, data, None)
         for kind in KINDS:
             all_of = [one for one in every if one.kind == kind]
@@ -438,8 +462,7 @@ def benign(asked: argparse.Namespace) -> None:
 
 def epoch_ms(model: nn.Module, data: Dataset, gate: Defense | None) -> float:
     """CPU of a client's local epoch, the shorter of two."""
-    training = LocalTraining(lr=0.1, batch_size=20)
-    training = training if gate is None else gate.local(training)
+    training = BENIGN if gate is None else gate.local(BENIGN)
     state, own, took = dict(state_of(model)), data.train.take(torch.arange(EPOCH)), []
     for number in range(2):
         began = time.process_time()

@@ -26,12 +26,13 @@ from fedspill.defenses.model_checks.isolating_units import (
     look_at,
 )
 from fedspill.defenses.model_checks.peelable_batches import SIZES, readable_shares
-from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
+from fedspill.defenses.model_checks.rehearsal import Rehearsed, rehearsed
+from fedspill.defenses.model_checks.row_likeness import RowLook, look_at_rows, sketch_rows
 from fedspill.defenses.model_checks.suspected_plant import (
     fresh_looks,
     looks_of,
-    most_readable,
     plant_words,
+    readable_by,
     redrawn_readable,
 )
 from fedspill.federation.local import train
@@ -174,12 +175,16 @@ def test_where_models_are_not_examined_claimed_rounds_excuse_nothing() -> None:
 def test_rows_that_were_replaced_slowly_are_seen_without_any_data() -> None:
     place = ReadingPlace.of(net(), DIGITS.test.x)
     first = sketch_rows(honest(0))
-    assert look_at_rows(sketch_rows(honest(10)), first).left > 0.3
+
+    def looked(state: Tensors) -> RowLook:
+        return look_at_rows(sketch_rows(state), first, state)
+
+    assert looked(honest(10)).left > 0.3
     rng = torch.Generator().manual_seed(0)
     replaced = plant_traps(place.layer, honest(10), place.features(), 32, "calibrated", rng)
-    assert look_at_rows(sketch_rows(replaced), first).left < 0.15
-    assert look_at_rows(sketch_rows(honest(10)), first).alike == 0
-    assert look_at_rows(sketch_rows(bins(honest(10), place)), first).alike > 0.9
+    assert looked(replaced).left < 0.15
+    assert looked(honest(10)).alike == 0
+    assert looked(bins(honest(10), place)).alike > 0.9
 
 
 def test_benign_models_single_nobody_out_at_any_stage_of_training() -> None:
@@ -294,7 +299,7 @@ def test_a_first_model_with_traps_in_part_of_its_rows_is_held_against_a_fresh_on
     rng = torch.Generator().manual_seed(0)
     whole = plant_traps(place.layer, honest(0), place.features(), 48, "biases", rng, most=24)
     part = {**honest(0), place.layer.bias: torch.where(torch.arange(96) % 5 < 3, whole[place.layer.bias], 0.0)}
-    assert "with an earlier or fresh model" in asked(Guard(), part, None, {}, 0).why
+    assert "with an earlier or honest model" in asked(Guard(), part, None, {}, 0).why
 
 
 def test_a_head_that_silences_others_without_muting_them_is_seen() -> None:
@@ -377,8 +382,7 @@ def test_a_layer_that_is_drawn_anew_gives_away_what_an_honest_one_does() -> None
     place, client = ReadingPlace.of(net(), DIGITS.test.x), ClientContext({}, net, OWN)
     planted = traps(honest(4), place)
     assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.9
-    fresh = most_readable(fresh_looks(client))
-    assert fresh is not None
+    fresh = readable_by(fresh_looks(client))
     drawn = redrawn_readable(planted, client, place.layer.name)
     assert abs(float(drawn[:5].mean()) - float(fresh[0, :5].mean())) < 0.2
     assert float(drawn[4]) < 0.7
@@ -411,3 +415,81 @@ def test_honest_models_of_small_tables_are_accepted(rows: int, width: int) -> No
         assert Guard().incoming(message, None, client).action == "accept"
         alike = max(alike, *(look.pairs for look in looks_of(state, client)))
     assert alike > 0.25  # which would be called bins if fresh models did not look the same
+
+
+def two_classes(rows: int, seed: int) -> Examples:
+    """Forty columns between 0 and 1, of which the sum decides."""
+    rng = generator(seed, "two classes")
+    x = torch.rand(rows, 40, generator=rng)
+    return Examples(x, (x.sum(1) + 0.5 * torch.randn(rows, generator=rng) > 20).long())
+
+
+def rectified_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 2))
+
+
+@cache
+def trained_on_a_table() -> Tensors:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = rectified_network()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    training = LocalTraining(lr=0.3, batch_size=20, epochs=15)
+    change = train(model, state, two_classes(600, 1), training, generator(2))
+    return {name: tensor + change[name] for name, tensor in state.items()}
+
+
+def test_neurons_that_are_alike_in_honest_models_are_no_bins_and_a_rehearsal_is_held_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[int] = []
+
+    def counted(client: ClientContext) -> Rehearsed | None:
+        held.append(1)
+        return rehearsed(client)
+
+    def table_network() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+
+    monkeypatch.setattr(guard_module, "rehearsed", counted)
+    with torch.random.fork_rng():
+        torch.manual_seed(100)
+        own, state = small_table(60, 5), table_network().state_dict()
+    memory: dict[str, Tensor] = {}
+    previous: Message | None = None
+    looks = looks_of(state, ClientContext({}, table_network, own))
+    assert "bins" in plant_words(looks, None), "beside no honest model it looks like bins"
+    for number in range(3):
+        moved = {name: tensor * (1 + 0.15 * number) for name, tensor in state.items()}
+        message = Message(number, SERVER, EVERYONE, "model", moved)
+        verdict = Guard().incoming(message, previous, ClientContext(memory, table_network, own))
+        assert verdict.action == "accept", verdict.why
+        memory, previous = dict(verdict.memory or memory), message
+    assert len(held) == 1
+
+
+def test_bins_in_a_table_are_seen_by_their_rows_where_the_gain_says_nothing() -> None:
+    place = ReadingPlace.of(rectified_network(), two_classes(300, 5).x)
+    honest_state = trained_on_a_table()
+    planted = plant_brightness(place.layer, honest_state, place.inputs(), [place.packing()])
+    client = ClientContext({}, rectified_network, two_classes(60, 4))
+    for state, words in ((honest_state, ""), (planted, "have a parallel one: bins")):
+        assert words in Guard().incoming(Message(0, SERVER, EVERYONE, "model", state), None, client).why
+
+
+@pytest.mark.parametrize("width", [8, 12, 300])
+def test_rows_at_a_small_angle_are_parallel_and_random_ones_are_not(width: int) -> None:
+    rng = torch.Generator().manual_seed(width)
+    honest_rows = torch.randn(128, width, generator=rng)
+    assert look_at_rows(sketch_rows({"w": honest_rows}), {}, {"w": honest_rows}).alike < 0.1
+    one = honest_rows[:1].expand(128, width)
+    nearly = one + 0.1 * honest_rows[0].norm() / width**0.5 * torch.randn(128, width, generator=rng)
+    assert look_at_rows(sketch_rows({"w": nearly}), {}, {"w": nearly}).alike > 0.9
+
+
+def test_what_a_rehearsal_shows_survives_being_written_down() -> None:
+    found = rehearsed(ClientContext({}, rectified_network, two_classes(48, 4)))
+    assert found is not None
+    again = Rehearsed.recalled(found.kept())
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+    assert rehearsed(ClientContext({}, rectified_network, None)) is None

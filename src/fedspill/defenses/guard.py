@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
@@ -19,13 +19,13 @@ from fedspill.defenses.model_checks.change_statistics import (
     layers_of,
     read_change,
 )
-from fedspill.defenses.model_checks.row_likeness import is_wide, look_at_rows, sketched, stirred
+from fedspill.defenses.model_checks.rehearsal import Rehearsed, rehearsed
+from fedspill.defenses.model_checks.row_likeness import has_rows, is_wide, look_at_rows, sketched, stirred
 from fedspill.defenses.model_checks.suspected_plant import (
     fresh_looks,
     least_readable,
     likeness_words,
     looks_of,
-    most_readable,
     plant_words,
     readable_by,
     redrawn_readable,
@@ -36,6 +36,7 @@ from fedspill.messages import Message
 
 _RISING, _FALLING = 0.05, 0.2  # how much of a larger or smaller step the usual step takes over
 _FIRST, _LOOKED = "first.", "looked."  # what is remembered of the first accepted model, and of the last tried out
+_REHEARSED = "rehearsed"  # what honest training shows on this client's samples, once it was asked
 _READABLE = "readable"  # the share of this client's samples that models may give away
 _SLOWER = -2.3  # a smaller step, in logs, counts as that
 
@@ -45,6 +46,7 @@ class _Examined(NamedTuple):
     looked: Mapping[str, Tensor]  # and of the last one that was tried out
     plant: str  # that this one looks like
     least: Tensor | None = None  # what later models are held against, where this one was tried out
+    kept: Mapping[str, Tensor] = {}  # what is remembered whatever comes of it
 
 
 @final
@@ -91,10 +93,10 @@ class Guard(Defense):
         seen = self._examined(message, client, first, looked)
         plant = "" if message.round in self.accept else seen.plant
         if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
-            memory = {**_kept_by(_FIRST, seen.first), **_kept_by(_LOOKED, seen.looked)}
+            memory = {**_kept_by(_FIRST, seen.first), **_kept_by(_LOOKED, seen.looked), **seen.kept}
             return Verdict("refuse", _with_remedy(plant, message)) if plant else Verdict("accept", memory=memory)
         if plant:
-            return self._alarm(message, previous, plant)
+            return replace(self._alarm(message, previous, plant), memory={**client.memory, **seen.kept})
         history, usual = (History.empty(), None) if kept is None else recalled(kept)
         passed = max(message.round - previous.round, 1) if self.examine else 1
         reading = read_change(previous.tensors, message.tensors, usual, passed)
@@ -111,6 +113,7 @@ class Guard(Defense):
         memory = {
             **_kept_by(_FIRST, seen.first if vouched or not first else known),
             **_kept_by(_LOOKED, seen.looked),
+            **seen.kept,
             "guard": _written(history.after(reading.values), reading, usual, top),
         }
         return Verdict("accept", memory=memory)
@@ -126,24 +129,42 @@ class Guard(Defense):
             return _Examined({}, {}, "")
         sketches = sketched(message.tensors)
         rows = {name: sketches[name] for name in sketches if is_wide(message.tensors[name])}
-        likeness = likeness_words(look_at_rows(rows, first))
+        before = {_REHEARSED: client.memory[_REHEARSED]} if first and _REHEARSED in client.memory else {}
         if looked and not stirred(sketches, looked):
-            return _Examined(rows, looked, likeness)
+            return _Examined(rows, looked, "", kept=before)
         looks = looks_of(message.tensors, client)
+        # Long training leaves nothing of how a narrow layer began; what rows were replaced for is seen on samples.
+        compared = {name: sketches[name] for name in sketches if has_rows(message.tensors[name])}
+        alike = likeness_words(look_at_rows(compared, {} if looks else first, message.tensors))
         if not looks:
-            return _Examined(rows, {}, likeness)
-        drawn = cache(partial(fresh_looks, client))
-        fresh = None if first else most_readable(drawn())
-        before = first.get(_READABLE)
+            return _Examined(rows, {}, alike)
+        rehearsal = _Rehearsal(client, before)
+        fresh = None if first else readable_by(fresh_looks(client))
+        least = first.get(_READABLE)
         redrawn = partial(redrawn_readable, message.tensors, client)
-        plant = likeness or plant_words(looks, before, fresh, redrawn, drawn)
-        return _Examined({**rows, _READABLE: readable_by(looks)}, sketches, plant, least_readable(looks, before))
+        plant = alike or plant_words(looks, least, fresh, redrawn, rehearsal.shown)
+        seen = {**rows, _READABLE: readable_by(looks)}
+        return _Examined(seen, sketches, plant, least_readable(looks, least), rehearsal.kept)
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
         why = _with_remedy(why, message)
         if self.on_alarm == "refuse":
             return Verdict("refuse", why)
         return Verdict("repair", why, replace(previous, receiver=message.receiver))
+
+
+@final
+class _Rehearsal:
+    """Held when it is asked for, and not again as long as it is remembered."""
+
+    def __init__(self, client: ClientContext, kept: Mapping[str, Tensor]) -> None:
+        self.client, self.kept = client, kept
+
+    def shown(self) -> Rehearsed | None:
+        if _REHEARSED not in self.kept:
+            found = rehearsed(self.client)
+            self.kept = {} if found is None else {_REHEARSED: found.kept()}
+        return Rehearsed.recalled(self.kept[_REHEARSED]) if self.kept else None
 
 
 def _with_remedy(why: str, message: Message) -> str:

@@ -16,6 +16,9 @@ STILL = 1e-12  # a step below which a layer did not move
 _LONGEST = 64  # rounds, at most, that excuse a growth: as many as a history counts
 _FEWEST = 8  # neurons of a layer among which one can stand out
 _NARROWEST = 0.05  # deviation of log norms below which a layer counts as even
+# The same of norms of neurons: where few of many neurons learn, most stay as even as they were drawn, and twice the
+# others' size is no spike.
+_EVEN = 0.1
 _AVERAGES = (".running_mean", ".running_var")  # PyTorch's names for what a normalisation layer keeps of the data
 _COMMON = 1.5  # the log of the z by which a layer's largest neuron comes to stand out in training: no less counts
 
@@ -55,8 +58,8 @@ def read_change(
        where a layer moves less than usual, a neuron must exceed the usual step to stand out;
     3. the largest growth of any layer's step against the usual one;
     4. the largest growth of any layer's largest neuron, weights and bias, beyond what the steps of its neurons in the
-       rounds between add up to, which the third bounds, and without averages of the data; a layer that is smaller than
-       the middle one, as those that begin with zeros are, may grow to its size;
+       rounds between add up to, which the third bounds; a layer that is smaller than the middle one, as those that
+       begin with zeros are, may grow to its size;
     5. how much further any layer's largest neuron stands out among the others than it did in the first model.
 
     Steps are those of one round: so many rounds lead at most so many times as far.
@@ -74,8 +77,8 @@ def read_change(
         neurons.append(_stands_out(seen.steps, seen.entries, step))
         for columns, entries in seen.inputs:
             inputs.append(_stands_out(columns, entries, step))
-        tops.append(_largest(now, names, top))
-        stand.append(_stands_out(seen.sizes, seen.entries))
+        tops.append(_log_norm(top))
+        stand.append(_stands_out(seen.sizes, seen.entries, least=_EVEN))
         shapes.append(seen.entries / len(seen.sizes))
     old, first = _sizes(before, layers) if usual is None else (usual.tops, usual.first)
     growth = math.nan if usual is None else _most_above(steps, usual.steps)
@@ -103,10 +106,14 @@ def _ways(steps: Sequence[float], tops: Sequence[float], entries: Sequence[float
 
 
 def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
-    """Float tensors by layer: those whose names differ in the last part only."""
+    """Float tensors by layer: those whose names differ in the last part only.
+
+    Averages of normalisation layers are left out. They go where the data are, however small steps are, and jump with a
+    single outlier; what a client sends in training does not depend on them, and a trial on its samples does.
+    """
     grouped: dict[str, list[str]] = {}
     for name, tensor in state.items():
-        if tensor.is_floating_point() and tensor.numel():
+        if tensor.is_floating_point() and tensor.numel() and not name.endswith(_AVERAGES):
             grouped.setdefault(name.rpartition(".")[0], []).append(name)
     return list(grouped.values())
 
@@ -114,8 +121,8 @@ def layers_of(state: Mapping[str, Tensor]) -> list[list[str]]:
 def _sizes(state: Mapping[str, Tensor], layers: Sequence[Sequence[str]]) -> tuple[list[float], list[float]]:
     """Of each layer of a model its largest neuron, and how far that stands out."""
     seen = [layer_change(tensors, tensors) for tensors in ([state[name] for name in names] for names in layers)]
-    tops = [_largest(state, names, one.sizes.item(-1)) for names, one in zip(layers, seen, strict=True)]
-    return tops, [_stands_out(one.sizes, one.entries) for one in seen]
+    stand = [_stands_out(one.sizes, one.entries, least=_EVEN) for one in seen]
+    return [_log_norm(one.sizes.item(-1)) for one in seen], stand
 
 
 def _unsound(names: Sequence[str], before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> str:
@@ -126,11 +133,12 @@ def _unsound(names: Sequence[str], before: Mapping[str, Tensor], now: Mapping[st
     return names[0]
 
 
-def _stands_out(squares: FloatArray, entries: int, step: float = -math.inf) -> float:
+def _stands_out(squares: FloatArray, entries: int, step: float = -math.inf, *, least: float = _NARROWEST) -> float:
     """The log of how many robust deviations the largest log norm lies above the middle one.
 
     squares: squared norms, ascending. The deviation is that of the upper half: a quarter of a layer must move oddly
-    before it grows. Where entries usually move by the log `step`, the middle is at least the norm that makes.
+    before it grows. It is at least `least`. Where entries usually move by the log `step`, the middle is at least the
+    norm that makes.
     """
     units = n = len(squares)
     if n and squares.item(0) == 0:  # dead units stand still, and may be most of a layer
@@ -139,21 +147,9 @@ def _stands_out(squares: FloatArray, entries: int, step: float = -math.inf) -> f
     if n < _FEWEST:
         return math.nan
     middle, upper, top = math.log(squares.item(n // 2)), math.log(squares.item(3 * n // 4)), math.log(squares.item(-1))
-    deviation = max((upper - middle) / 0.6745, 2 * _NARROWEST)
+    deviation = max((upper - middle) / 0.6745, 2 * least)
     middle = max(middle, 2 * step + math.log(entries / units))
     return math.log1p(max(top - middle, 0.0) / deviation)
-
-
-def _largest(state: Mapping[str, Tensor], names: Sequence[str], square: float) -> float:
-    """The log norm of a layer's largest neuron, `square` if all of its tensors count.
-
-    Averages of normalisation layers do not: they go where the data are within a few rounds, however small steps are,
-    and a variance that grows makes what comes out smaller.
-    """
-    trained = [state[name] for name in names if not name.endswith(_AVERAGES)]
-    if trained and len(trained) < len(names):
-        square = layer_change(trained, trained).sizes.item(-1)
-    return _log_norm(square)
 
 
 def _log_norm(square: float) -> float:

@@ -68,11 +68,13 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     s = s / s.norm(dim=0).clamp_min(1e-300)
     s2 = s.square()
     fit = s.T @ s  # (units, units) of unit j in unit i, both of norm 1
-    left = (1 - fit.square()).clamp_min(0)
+    left = (1 - fit.square()).clamp_min_(0)
     cubes, squares, fourth = (s2 * s).T @ s, s2.T @ s2, s2.square().sum(0)
-    # fourth_i - 4 fit cubes + 6 fit^2 squares - 4 fit^3 cubes' + fit^4 fourth_j, from the inside
-    rest = fourth[:, None] + fit * (fit * (6 * squares + fit * (fit * fourth[None] - 4 * cubes.T)) - 4 * cubes)
-    many = torch.where(left > _NOTHING, left.square() / rest.clamp_min(1e-300), torch.zeros_like(left))
+    # fourth_i - 4 fit cubes + 6 fit^2 squares - 4 fit^3 cubes' + fit^4 fourth_j, from the inside; in place, since these
+    # are the largest tensors of a trial
+    rest = (fit * fourth).sub_(cubes.T, alpha=4).mul_(fit).add_(squares, alpha=6).mul_(fit)
+    rest = rest.sub_(cubes, alpha=4).mul_(fit).add_(fourth[:, None])
+    many = left.square().div_(rest.clamp_min_(1e-300)).masked_fill_(left <= _NOTHING, 0)
     nothing = s2.sum(0) < 0.5
     many[:, nothing] = torch.inf
     many.fill_diagonal_(torch.inf)
@@ -133,7 +135,8 @@ def _hidden(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 def _evaluated(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, and each part of it as it was afterwards."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    for module in training:
+        module.training = False
     try:
         yield
     finally:

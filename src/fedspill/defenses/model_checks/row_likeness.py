@@ -16,13 +16,17 @@ from torch import Tensor
 
 PROJECTIONS = 8
 # Of its size, by which a weight or a bias moves before a model is tried out again. Half-way to a plant a model has gone
-# ten times as far, so that a patient one is met ten times on its way.
-_STIRRED, _SHIFTED = 0.05, 0.2
+# five times as far, so that a patient one is met ten times on its way.
+_STIRRED, _SHIFTED = 0.1, 0.2
 MOST_ALIKE = 0.1  # of a layer's rows that have a parallel one; none of the benign models measured has any
 LEAST_LEFT = 0.15  # median cosine with the first model; benign training left 0.33 at least (docs/design/active.md)
-_NARROWEST, _SHORTEST = 16, 64  # rows, and weights of a row, from which on a layer is looked at
+_NARROWEST = 16  # rows from which on a layer is looked at
+_SHORT, _LONG = 8, 64  # weights of a row, from which on rows are compared with each other, and with the first model's
 _MOST_ROWS = 1024  # compared with each other, evenly taken
-_PARALLEL = 0.9995  # cosine of projections; of two random rows it is so large in one of 10^11 pairs
+# Cosine of two rows. Honest training turned rows of tables towards each other by 0.94 at most in 100 rounds
+# (docs/design/active.md); of two random rows of eight weights it is above 0.97 in one of 10^5 pairs.
+_PARALLEL = 0.97
+_NEARLY = 0.96  # of their projections, from which on rows are compared themselves: it is off by 0.02 at such angles
 
 
 @final
@@ -47,14 +51,19 @@ def sketched(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def sketch_rows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same of weights alone that have rows worth comparing."""
-    return sketched({name: tensor for name, tensor in state.items() if is_wide(tensor)})
+    """The same of weights alone that have rows worth comparing with each other."""
+    return sketched({name: tensor for name, tensor in state.items() if has_rows(tensor)})
+
+
+def has_rows(tensor: Tensor, shortest: int = _SHORT) -> bool:
+    """Whether a weight has rows that are worth comparing with each other."""
+    long = tensor.ndim in (2, 4) and len(tensor) >= _NARROWEST and tensor[0].numel() >= shortest
+    return long and tensor.is_floating_point()
 
 
 def is_wide(tensor: Tensor) -> bool:
-    """Whether a weight has rows that are worth comparing."""
-    long = tensor.ndim in (2, 4) and len(tensor) >= _NARROWEST and tensor[0].numel() >= _SHORTEST
-    return long and tensor.is_floating_point()
+    """Whether a weight has rows of which something must be left: short ones turn away in honest training too."""
+    return has_rows(tensor, _LONG)
 
 
 def stirred(now: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
@@ -67,11 +76,13 @@ def stirred(now: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
     )
 
 
-def look_at_rows(now: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> RowLook:
-    """Compares sketches of a model with those of the first; without a first one nothing has turned."""
+def look_at_rows(now: Mapping[str, Tensor], first: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> RowLook:
+    """Compares sketches of a model, `state`, with those of the first; without a first one nothing has turned."""
     alike, alike_in, left, turned_in = 0.0, "", 1.0, ""
     for name, rows in now.items():
-        share = _share_alike(rows)
+        share = _share_alike(rows, _NEARLY)
+        if share > MOST_ALIKE:
+            share = _share_alike(state[name].detach().float().flatten(1).cpu(), _PARALLEL)
         if share > alike:
             alike, alike_in = share, name
         if name in first and first[name].shape == rows.shape:
@@ -81,7 +92,8 @@ def look_at_rows(now: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> RowL
     return RowLook(alike, alike_in, left, turned_in)
 
 
-def _share_alike(rows: Tensor) -> float:
+def _share_alike(rows: Tensor, cosine: float) -> float:
+    """The share of rows that have another one at a smaller angle."""
     rows = rows[:: max(1, len(rows) // _MOST_ROWS)]
     sizes = rows.norm(dim=1)
     rows = rows[sizes > 1e-3 * sizes.median()]  # rows of zeros are alike and read nothing
@@ -89,7 +101,7 @@ def _share_alike(rows: Tensor) -> float:
         return 0.0
     unit = rows / rows.norm(dim=1, keepdim=True)
     nearest = (unit @ unit.T).fill_diagonal_(-1).amax(1)
-    return float((nearest > _PARALLEL).double().mean())
+    return float((nearest > cosine).double().mean())
 
 
 @cache

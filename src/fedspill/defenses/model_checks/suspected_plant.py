@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from statistics import fmean
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from fedspill.defense import ClientContext
 from fedspill.defenses.model_checks.isolating_units import LayerLook, look_at
 from fedspill.defenses.model_checks.peelable_batches import SIZES
+from fedspill.defenses.model_checks.rehearsal import Rehearsed, draw_anew
 from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, RowLook
 
 # Of a layer's units. Benign models had 0.08 in pairs and 0.20 alone at most (digits and MNIST, one seed each); whole
@@ -22,7 +22,7 @@ from fedspill.defenses.model_checks.row_likeness import LEAST_LEFT, MOST_ALIKE, 
 MOST_IN_PAIRS = 0.25
 MOST_ALONE = 0.5
 LEAST_BINS = 8  # neurons: of narrow layers a few alike are a large share, and read next to nothing (convention)
-BESIDE = 2.0  # times as many as fresh models have: draws, and training, make less of a difference (convention)
+BESIDE = 2.0  # times as many as rehearsed models have: draws, and ways of training, differ by less (convention)
 # Of this client's samples that can be taken out one by one, above the least that a model gave away so far: over batches
 # of all sizes, and over those of one size from 32 samples on, where honest models give little away. Wide bars are for
 # layers behind others, whose inputs training changes too, beside the first accepted model; and for a first model beside
@@ -43,30 +43,15 @@ def looks_of(state: Mapping[str, Tensor], client: ClientContext) -> list[LayerLo
     return look_at(model, client.examples, {name: value.to(own[name]) for name, value in state.items() if name in own})
 
 
-def fresh_looks(client: ClientContext) -> list[list[LayerLook]]:
-    """What this client's samples show of models of this architecture which nobody trained or planted.
-
-    Their parameters are drawn anew, a few times, by all parts that know how to, as PyTorch's own do.
-    """
+def fresh_looks(client: ClientContext) -> list[LayerLook]:
+    """What this client's samples show of a model of this architecture which nobody trained or planted."""
     if client.architecture is None or client.examples is None:
         return []
     model = copy.deepcopy(client.architecture())
-    drawn: list[list[LayerLook]] = []
     with torch.random.fork_rng(devices=[]):
-        for number in range(_FRESH):
-            torch.manual_seed(number)
-            for module in model.modules():
-                draw = getattr(module, "reset_parameters", None)
-                if callable(draw):
-                    draw()
-            drawn.append(look_at(model, client.examples))
-    return drawn
-
-
-def most_readable(drawn: Sequence[Sequence[LayerLook]]) -> Tensor | None:
-    """(layers, SIZES) the most that any of some draws gives away."""
-    found = [readable_by(looks) for looks in drawn]
-    return reduce(torch.fmax, found) if found else None  # NaN where no draw says anything
+        torch.manual_seed(0)
+        draw_anew(model)
+    return look_at(model, client.examples)
 
 
 def redrawn_readable(state: Mapping[str, Tensor], client: ClientContext, layer: str) -> Tensor:
@@ -111,39 +96,49 @@ def plant_words(
     at_first: Tensor | None,
     fresh: Tensor | None = None,
     redrawn: Callable[[str], Tensor] | None = None,
-    drawn: Callable[[], Sequence[Sequence[LayerLook]]] = list,
+    rehearsed: Callable[[], Rehearsed | None] = lambda: None,
 ) -> str:
-    """The plant that a model looks like; nothing where it looks like none.
+    """The plant that a model looks like; nothing where it looks like none, or where honest training looks the same.
 
-    Where few columns or samples make honest neurons alike, fresh models look like bins too: `drawn` are some, and are
-    asked for only if a model looks like traps or bins.
+    `rehearsed` are models that were trained honestly (rehearsal.py), and are asked for only if one looks like a plant.
 
     at_first (layers, SIZES) is what it is held against (least_readable). A first model is held against a fresh one,
     where a layer reads the samples themselves. What a layer behind others gained is no plant if it gives away as much
     when it is drawn anew (redrawn_readable); that is asked only then.
     """
-    if any(_words(look) for look in looks):
-        usual = {look.name: look for look in map(_most, zip(*drawn(), strict=True))}
-        found = next((words for look in looks if (words := _words(look, usual.get(look.name)))), "")
-        if found:
-            return found
-    found = ""
-    if at_first is not None and at_first.shape == (len(looks), len(SIZES)):
-        for look, first in zip(looks, at_first, strict=True):
-            found = _gained(look, first, wide=not look.first)
-            if found and not look.first and redrawn is not None:
-                found = _gained(look, torch.fmax(first, redrawn(look.name)), wide=True)
+    for place, look in enumerate(looks):
+        if _words(look):
+            found = _words(look, _of_layer(rehearsed(), place, len(looks)))
             if found:
                 return found
-    elif fresh is not None and fresh.shape == (len(looks), len(SIZES)):
-        held = zip(looks, fresh, strict=True)
-        found = next((words for look, first in held if look.first and (words := _gained(look, first, wide=True))), "")
-    return found
+    known = at_first is not None and at_first.shape == (len(looks), len(SIZES))
+    held = at_first if known else fresh
+    if held is None or held.shape != (len(looks), len(SIZES)):
+        return ""
+    for place, (look, before) in enumerate(zip(looks, held, strict=True)):
+        if not known and not look.first:
+            continue
+        wide = not known or not look.first
+        found = _gained(look, before, wide=wide)
+        if found and not look.first and redrawn is not None:
+            before = torch.fmax(before, redrawn(look.name))
+            found = _gained(look, before, wide=wide)
+        usual = _of_layer(rehearsed(), place, len(looks)) if found else None
+        if usual is not None:
+            found = _gained(look, torch.fmax(before, usual.by_size), wide=wide)
+        if found:
+            return found
+    return ""
 
 
-def _gained(look: LayerLook, first: Tensor, *, wide: bool) -> str:
+def _of_layer(found: Rehearsed | None, place: int, layers: int) -> Rehearsed | None:
+    """What is known of one layer, where there are as many as expected."""
+    return Rehearsed(*(part[place] for part in found)) if found is not None and len(found.pairs) == layers else None
+
+
+def _gained(look: LayerLook, held: Tensor, *, wide: bool) -> str:
     """Says what a layer gives away beyond what is held against it, (SIZES,)."""
-    gain = [now - before for now, before in zip(look.readable, first.tolist(), strict=True)]
+    gain = [now - before for now, before in zip(look.readable, held.tolist(), strict=True)]
     known = [i for i in range(len(SIZES)) if not math.isnan(gain[i])]
     if not known or SIZES[known[-1]] < LARGE:  # of few samples an honest model gives away most
         return ""
@@ -160,32 +155,30 @@ def _gained(look: LayerLook, first: Tensor, *, wide: bool) -> str:
 def _on_its_way(look: LayerLook, now: float, gain: float, of: str) -> str:
     return (
         f"{_percent(now)} of {of} could be taken out of the sums of {look.name} one by one, and {_percent(now - gain)} "
-        "with an earlier or fresh model: a plant that is on its way"
+        "with an earlier or honest model: a plant that is on its way"
     )
 
 
-def _most(draws: Sequence[LayerLook]) -> LayerLook:
-    """The largest shares of traps and bins that any draw of a layer shows."""
-    return replace(draws[0], alone=max(one.alone for one in draws), pairs=max(one.pairs for one in draws))
-
-
-def _words(look: LayerLook, fresh: LayerLook | None = None) -> str:
-    """What a layer looks like, beside what fresh ones show at most."""
-    most_alone, most_in_pairs = MOST_ALONE, MOST_IN_PAIRS
-    if fresh is not None:
-        most_alone, most_in_pairs = max(most_alone, BESIDE * fresh.alone), max(most_in_pairs, BESIDE * fresh.pairs)
-    if look.silenced > MOST_SILENCED:
+def _words(look: LayerLook, usual: Rehearsed | None = None) -> str:
+    """What a layer looks like, beside what rehearsed ones show at most."""
+    alone, pairs, silenced, little = MOST_ALONE, MOST_IN_PAIRS, MOST_SILENCED, -1.0
+    if usual is not None:
+        alone, pairs = max(alone, BESIDE * float(usual.alone)), max(pairs, BESIDE * float(usual.pairs))
+        silenced, little = max(silenced, BESIDE * float(usual.silenced)), float(usual.readable) / BESIDE
+    if look.silenced > silenced:
         return (
             f"{_percent(look.silenced)} of the samples that the model is wrong about send hardly anything back to "
             f"{look.name}: "
             "a head or layer that silences all but some, so that these, or those of another client, could be read"
         )
-    if look.alone > most_alone:
+    if look.alone > alone:
         return (
             f"{_percent(look.alone)} of the neurons of {look.name} fire for single samples of this client: traps, by "
             "which samples that are alone in a neuron could be read"
         )
-    if look.pairs <= most_in_pairs or look.pairs * look.units < LEAST_BINS:
+    known = [share for share in look.readable if not math.isnan(share)]
+    gives = fmean(known) if known else 1.0
+    if look.pairs <= pairs or look.pairs * look.units < LEAST_BINS or gives <= little:
         return ""
     return (
         f"{_percent(look.pairs)} of the neurons of {look.name} differ from another one by single samples of this "

@@ -19,7 +19,7 @@ from scipy import special
 # development runs on other seeds (docs/design/active.md), worth this many rounds.
 PRIOR_MIDDLE = (1.4, 1.4, 0.0, 0.1, -0.5)
 PRIOR_SPREAD = (0.7, 0.6, 0.25, 0.1, 0.25)
-FLOOR = (3.5, 3.0, 3.2, 0.4, 1.1)  # above what any of those federations did, whoever took part in a round
+FLOOR = (3.5, 3.5, 3.2, 0.4, 1.1)  # above what any of those federations did, whoever took part in a round
 CEILING = (math.inf, math.inf, 3.2, 0.8, 1.1)
 PRIOR_ROUNDS = 2.0
 PRIOR_FREEDOM = 10.0
