@@ -312,7 +312,7 @@ def largest_absent(estimates: Tensor, known: Tensor, present: Tensor) -> float:
     hiding = estimates[~present].clamp_min(0)
     if len(hiding) == 0:
         return 1.0
-    limits = [0.0, *hiding.quantile(torch.linspace(0, 1, LIMITS, dtype=hiding.dtype)).tolist()]
+    limits: list[float] = [0.0, *hiding.quantile(torch.linspace(0, 1, LIMITS, dtype=hiding.dtype)).tolist()]
     errors = [float((without_absent(estimates, present, limit) - known).abs().sum()) for limit in limits]
     return limits[errors.index(min(errors))]
 
