@@ -8,7 +8,8 @@ written. The adversary is a curious server with ten labelled samples of each cla
 does that the protocol has no word for (mixup, another loss, a proximal term, a schedule) the adversary is not told. A
 cell that is in the output already is not run again. With `--wire` the adversary has neither the model's code nor any
 data. With `--limit` a reader is tried besides whose labelled samples are those of all clients, which no adversary has:
-what it gets wrong is what updates do not say.
+what it gets wrong is what updates do not say. With `--few` the cells are others: two to five classes, of which one may
+be rare.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fedspill.data.cifar10 import Cifar10
 from fedspill.data.digits import Digits
 from fedspill.data.fashion_mnist import FashionMnist
 from fedspill.data.fashion_subclasses import FashionSubclasses
-from fedspill.dataset import Dataset, Examples
+from fedspill.dataset import Dataset, DataSource, Examples
 from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.defenses.label_smoothing import LabelSmoothing
@@ -323,11 +324,56 @@ def _habitats() -> dict[str, Habitat]:
         "smoothed": Habitat("digits", lambda: _mlp(64, 10, 64), sgd, defenses=(LabelSmoothing(amount=0.1),)),
         "clipped": Habitat("digits", lambda: _mlp(64, 10, 64), sgd, defenses=(ClipNoise(clip=0.3, sigma=0.0),)),
         "half-precision": Habitat("digits", lambda: _mlp(64, 10, 64), sgd, defenses=(Quantization(type="fp16"),)),
-        "two-classes": Habitat("adult", lambda: nn.Sequential(nn.LazyLinear(32), nn.ReLU(), nn.Linear(32, 2)), half),
+        "two-classes": Habitat("adult", _table, half),
         "imbalance": Habitat("digits", lambda: _mlp(64, 10, 64), sgd, alpha=0.08),
         "hundred-classes": Habitat("subclasses", lambda: _mlp(196, 100, 128), half, passes=20),
         "thousand-classes": Habitat("thousand", lambda: _mlp(64, 1000, 128), half, passes=20),
     }
+
+
+def _few_classes() -> dict[str, Habitat]:
+    """Two to five classes, even or skewed; of `rare` ones a tenth is of the second class."""
+    sgd, half = LocalTraining(lr=0.05, batch_size=16), LocalTraining(lr=0.02, batch_size=32)
+    group = partial(nn.GroupNorm, 4)
+    return {
+        "2-table": Habitat("adult", _table, half),
+        "2-table-skewed": Habitat("adult", _table_norm, half, alpha=0.1),
+        "2-table-rare": Habitat("adult-rare", _table, half),
+        "2-tops-conv": Habitat("tops", lambda: _conv(1, 2, group), half, passes=6),
+        "2-parity-gru": Habitat("parity", lambda: nn.Sequential(Rows(8, 40), nn.Linear(40, 2)), replace(sgd, lr=0.1)),
+        "2-parity-embeddings": Habitat("parity", lambda: _tokens(2, attention=False), sgd, alpha=0.2),
+        "3-digits-residual": Habitat("three", lambda: _residual_mlp(64, 3), sgd),
+        "4-clothes-conv": Habitat("clothes", lambda: _conv(1, 4, group), half, passes=4),
+        "5-objects-conv": Habitat("objects", lambda: _conv(3, 5, group, depthwise=True), half, passes=6),
+        "5-digits-adam": Habitat(
+            "halves", lambda: _mlp(64, 5, 64), replace(sgd, optimizer="adam", lr=0.003), alpha=0.2
+        ),
+    }  # fmt: skip
+
+
+def _table() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(32), nn.ReLU(), nn.Linear(32, 2))
+
+
+def _table_norm() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(48), Residual(nn.LayerNorm(48), nn.Linear(48, 48), nn.GELU()), nn.Linear(48, 2))
+
+
+def _grouped(dataset: Dataset, groups: list[list[int]]) -> Dataset:
+    """Classes joined to fewer ones; those in no group are left out."""
+    new = torch.full((len(dataset.classes),), -1)
+    for label, group in enumerate(groups):
+        new[group] = label
+    parts = [part.take(torch.nonzero(new[part.y] >= 0).flatten()) for part in (dataset.train, dataset.test)]
+    train, test = (Examples(part.x, new[part.y]) for part in parts)
+    return replace(dataset, classes=tuple(map(str, range(len(groups)))), train=train, test=test)
+
+
+def _rare(dataset: Dataset, label: int, share: float) -> Dataset:
+    """So few samples of the class `label` that it has this share."""
+    rest, own = (torch.nonzero(is_it).flatten() for is_it in (dataset.train.y != label, dataset.train.y == label))
+    kept = own[: int(share / (1 - share) * len(rest))]
+    return replace(dataset, train=dataset.train.take(torch.cat([rest, kept])))
 
 
 def _small(dataset: Dataset, most: int, side: int | None, rng: torch.Generator) -> Dataset:
@@ -352,6 +398,16 @@ def _made_up(classes: int, each: int) -> Dataset:
     return Dataset("made-up", tuple(str(label) for label in range(classes)), train, test)
 
 
+GROUPS: dict[str, tuple[DataSource, int, int | None, list[list[int]]]] = {  # samples, side of an image, classes joined
+    "parity": (Digits(), 1_400, None, [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]),
+    "three": (Digits(), 1_400, None, [[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]),
+    "halves": (Digits(), 1_400, None, [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]),
+    "tops": (FashionMnist(), 1_000, 14, [[0, 2], [4, 6]]),
+    "clothes": (FashionMnist(), 1_200, 14, [[0], [2], [4], [6]]),
+    "objects": (Cifar10(), 1_500, 16, [[0], [1], [2], [3], [4]]),
+}
+
+
 @cache
 def _data(name: str, data_dir: Path | None) -> Dataset:
     rng = generator(0, "zoo data")
@@ -365,6 +421,11 @@ def _data(name: str, data_dir: Path | None) -> Dataset:
         return _small(FashionSubclasses().load(data_dir), 3_500, 14, rng)
     if name == "adult":
         return _small(Adult().load(data_dir), 1_600, None, rng)
+    if name == "adult-rare":
+        return _rare(_small(Adult().load(data_dir), 1_600, None, rng), 1, 0.1)
+    if name in GROUPS:
+        source, most, side, groups = GROUPS[name]
+        return _small(_grouped(source.load(data_dir), groups), most, side, rng)
     return _made_up(1000, 13)
 
 
@@ -395,7 +456,7 @@ class Federation:
 
 
 def federation(name: str, stage: str, seed: int, data_dir: Path | None, rounds: int = ROUNDS) -> Federation:
-    habitat = _habitats()[name]
+    habitat = (_habitats() | _few_classes())[name]
     data = _data(habitat.data, data_dir)
     classes = len(data.classes)
     aux = AUXILIARY if classes <= 100 else 2
@@ -548,10 +609,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--no-composition", action="store_true")
     parser.add_argument("--wire", action="store_true", help="the adversary has neither the model's code nor any data")
+    parser.add_argument("--few", action="store_true", help="two to five classes")
     parser.add_argument("--limit", action="store_true", help="besides, a reader who has the clients' own samples")
     arguments = parser.parse_args()
-    habitats, stages = list(arguments.only or _habitats()), arguments.stages.split(",")
-    for kind, asked, known in (("habitat", habitats, _habitats()), ("stage", stages, STAGES)):
+    there = _few_classes() if arguments.few else _habitats()
+    habitats, stages = list(arguments.only or there), arguments.stages.split(",")
+    for kind, asked, known in (("habitat", habitats, there), ("stage", stages, STAGES)):
         if unknown := [name for name in asked if name not in known]:
             parser.error(f"there is no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
     torch.set_num_threads(1)

@@ -179,4 +179,4 @@ def test_labels_are_read_of_clients_whose_habit_nobody_said(
     tried = right()
     monkeypatch.setattr("fedspill.observe.rehearsed_shares.unsaid_habits", lambda training, inputs: ())
     assert tried > right() + 0.1
-    assert tried > 0.6
+    assert tried > 0.55

@@ -30,7 +30,7 @@ CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of 
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
 UNLIKELY = 1e30  # nats: a training that does not stay finite
-EXPECTED_DRAWS = 2  # that what follows from theory counts as, beside what was seen (convention)
+LIMITS = 9  # evenly spaced among shares of classes that do not show, of which one is chosen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
 
@@ -42,7 +42,7 @@ class RehearsalSizes:
     near: int = 64  # of a client
     known: tuple[int, ...] = (0, 2, 6, 20)  # passes over the auxiliary samples before
     kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
-    folds: int = 2  # that share no auxiliary sample
+    folds: int = 2  # of make-believe clients, each judged by what the others say
     sizes: int = 3  # of clients, in a round's broad draw
     leading: int = 3  # rounds in which all of `known` are tried, the others do as the nearest of these does
 
@@ -69,7 +69,6 @@ class RehearsedShares:
     shares: Tensor  # (classes,)
     counts: Tensor  # (make-believe clients, classes) of those around it
     errors: Tensor  # (make-believe clients, classes) of their estimated shares
-    lack: Tensor  # (classes,) how much larger those of real clients are, see what_few_samples_lack; 1 or more
     doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
     near: bool  # whether the update lies among what the make-believe clients sent
 
@@ -104,6 +103,7 @@ class RoundScene:
     base: Tensors  # what the clients were handed
     passes: int = 0  # over the auxiliary samples, after which the model knows them as it knows the clients'
     learnt: Tensors | None = None  # the model after these
+    hidden: float = 1.0  # the largest estimated share of a class that does not show and is taken to be absent
 
     def _sent(self, tensors: Tensors, samples: int) -> _Sent:
         """Of tensors (updates, ...), each of a client with so many samples."""
@@ -248,14 +248,16 @@ def _broad(
         for size in sizes:
             counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
             fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
-            played.append(learnt.play(deal(counts, fold, plan.folds, shop.auxiliary.y, rng), rng))
+            played.append(learnt.play(deal(counts, shop.auxiliary.y, rng), rng))
             shares.append(counts.double() / size)
             folds.append(fold)
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
         if not sent.is_finite():
             continue
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
-        found, errors = positive(fit.shares * asked.present), positive(fit.unseen * sent.present) - known
+        learnt = replace(learnt, hidden=largest_absent(fit.unseen, known, sent.present))
+        found = without_absent(fit.shares, asked.present, learnt.hidden)
+        errors = without_absent(fit.unseen, sent.present, learnt.hidden) - known
         likely = _log_likelihoods(sent, known, fold, found, asked)
         if best is None or likely.sum() > best.likelihoods.sum():
             best = _Begun(learnt, [_First(one, errors) for one in found], likely)
@@ -281,15 +283,15 @@ def _near(
     shown = torch.stack([one.present[0] for one in asked]).any(0)  # some round shows it
     counts = counts_of_shares(positive(centre + errors[drawn]), samples)
     fold = torch.arange(plan.near) % plan.folds
-    rows, known = deal(counts, fold, plan.folds, labels, rng), counts.double() / samples
+    rows, known = deal(counts, labels, rng), counts.double() / samples
     played = [scene.play(rows, rng) for scene in scenes]
     if not all(one.is_finite() for one in played):
         raise NotApplicable(DIVERGED)
     each = [fits_of(s.readings, known, fold, own.readings) for s, own in zip(played, asked, strict=True)]
     joint = mixed([fit for fits in each for fit in fits], known)
     seen = torch.stack([one.present for one in played]).any(0)
-    found, errors = positive(joint.shares * shown), positive(joint.unseen * seen) - known
-    lack = what_few_samples_lack(errors, fold, known, samples * known.mean(0) / torch.bincount(labels))
+    hidden = min(scene.hidden for scene in scenes)
+    found, errors = without_absent(joint.shares, shown, hidden), without_absent(joint.unseen, seen, hidden) - known
     doubt = _contradiction([mixed(fits, known) for fits in each])
     if doubt > CONTRADICTS:  # it cannot have held the same samples each time
         return [
@@ -298,23 +300,26 @@ def _near(
         ]
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
-    return [RehearsedShares(found[0], counts, errors, lack, doubt, one) for one in near]
+    return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
 
 
-def what_few_samples_lack(errors: Tensor, fold: Tensor, shares: Tensor, repeats: Tensor) -> Tensor:
-    """(classes,) how much larger errors (clients, classes) are for real clients than for make-believe ones.
+def largest_absent(estimates: Tensor, known: Tensor, present: Tensor) -> float:
+    """Up to which estimated share a class that does not show in an update was not there.
 
-    Clients of a fold share its samples, and so the error that comes from these samples being what they are: of it there
-    is one draw a fold and class, which may be small by luck. How clients of one fold differ among themselves tells how
-    samples differ: a client with `repeats` (classes,) times as many samples of a class as the adversary has would see
-    that difference averaged out as many times better than the adversary's mean does. If what follows from that is
-    larger than what was seen, it counts as much as two draws do beside those that were seen, one for each class.
+    Under this limit estimates (make-believe clients, classes) are nearest the known shares. Of many classes nearly all
+    that do not show were not there, of two the larger one often hides the other.
     """
-    middle = torch.stack([errors[fold == one].mean(0) for one in fold.tolist()])
-    expected = (errors - middle).square().mean(0) * (1 + (shares.mean(0) * repeats).sum())
-    ratio = (expected / errors.square().mean(0).clamp_min(1e-30)).clamp_min(1.0)
-    weight = EXPECTED_DRAWS / (EXPECTED_DRAWS + errors.shape[1])
-    return (1 - weight + weight * ratio).sqrt()
+    hiding = estimates[~present].clamp_min(0)
+    if len(hiding) == 0:
+        return 1.0
+    limits: list[float] = [0.0, *hiding.quantile(torch.linspace(0, 1, LIMITS, dtype=hiding.dtype)).tolist()]
+    errors = [float((without_absent(estimates, present, limit) - known).abs().sum()) for limit in limits]
+    return limits[errors.index(min(errors))]
+
+
+def without_absent(estimates: Tensor, present: Tensor, limit: float) -> Tensor:
+    """Shares (clients, classes), of classes that do not show only those above the limit."""
+    return positive(estimates * (present | (estimates > limit)))
 
 
 def _is_near(readings: Tensor, asked: Tensor) -> bool:
@@ -366,23 +371,24 @@ def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
     return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
 
 
-def deal(
-    counts: Tensor, fold: Tensor, folds: int, labels: Tensor, rng: torch.Generator, *, repeat: bool = True
-) -> Tensor:
+def deal(counts: Tensor, labels: Tensor, rng: torch.Generator, *, halves: bool = True) -> Tensor:
     """(clients, n) auxiliary samples with the wanted label counts (clients, classes).
 
-    A client of fold f gets its samples of a class from every folds-th one alone, where the class has as many. They are
-    drawn with replacement, so that clients vary as real ones do; without `repeat` none repeats before all were dealt.
+    Each client draws, with replacement, from a half of every class's samples that is its own. Half of them lie about as
+    far from all of them as all of them lie from the population (half-sampling, McCarthy 1969). So each make-believe
+    client errs as a real one does, of whose samples the adversary has none. Without `halves` a client draws from all,
+    and none repeats before all were dealt.
     """
     pools = [torch.nonzero(labels == label).flatten() for label in range(counts.shape[1])]
     dealt = []
-    for row, own in zip(counts, fold.tolist(), strict=True):
+    for row in counts:
         parts = []
         for label in torch.nonzero(row).flatten().tolist():
-            pool = pools[label][own::folds] if len(pools[label]) >= folds else pools[label]
-            number = int(row[label])
-            if repeat:
-                parts.append(pool[torch.randint(len(pool), (number,), generator=rng)])
+            pool, number = pools[label], int(row[label])
+            if halves:
+                either = int(torch.randint(2, (1,), generator=rng))  # half of an odd number
+                own = pool[torch.randperm(len(pool), generator=rng)[: max((len(pool) + either) // 2, 1)]]
+                parts.append(own[torch.randint(len(own), (number,), generator=rng)])
             else:
                 decks = [pool[torch.randperm(len(pool), generator=rng)] for _ in range(-(-number // len(pool)))]
                 parts.append(torch.cat(decks)[:number])

@@ -2,7 +2,7 @@
 
 A reading is a number for each class, such as the change of its bias. Three fits turn readings into shares: one slope
 for all classes, a slope for each class, and a ridge regression on all classes' readings. Which is best depends on how
-many classes and clients there are. So the clients come in folds that share no sample, each fit is judged on the folds
+many classes and clients there are. So the clients come in folds, each fit is judged on the folds
 that it has not seen, and all readings and fits are mixed by the non-negative weights under which the errors there are
 smallest (stacking, Breiman 1996): the mixture is about as good as the best of them, whichever that is.
 """

@@ -19,7 +19,13 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.labels import Labels
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.heads import last_linear
-from fedspill.observe.rehearsed_shares import broad_shares, counts_of_shares, deal
+from fedspill.observe.rehearsed_shares import (
+    broad_shares,
+    counts_of_shares,
+    deal,
+    largest_absent,
+    without_absent,
+)
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
@@ -156,12 +162,41 @@ def test_counts_are_whole_and_add_up() -> None:
     assert float(shares[0::2].amax(1).mean()) > 2 * float(shares[1::2].amax(1).mean())  # few classes, then even ones
 
 
-def test_samples_are_dealt_as_wanted_and_folds_share_none() -> None:
+def test_samples_are_dealt_as_wanted_each_client_from_half_of_them() -> None:
     labels: Tensor = torch.arange(40) % 4
-    counts = torch.tensor([[3, 0, 7, 1], [5, 5, 0, 1]])
-    rows = deal(counts, torch.tensor([0, 1]), 2, labels, torch.Generator().manual_seed(0))
+    counts = torch.tensor([[30, 0, 70, 1], [50, 50, 0, 1]])
+    rows = deal(counts, labels, torch.Generator().manual_seed(0))
     assert torch.equal(torch.stack([torch.bincount(labels[own], minlength=4) for own in rows]), counts)
-    assert not set(rows[0].tolist()) & set(rows[1].tolist())
+    held = [{int(row) for row in own if labels[row] == 0} for own in rows]
+    assert [len(own) for own in held] == [5, 5]
+    assert held[0] != held[1]
+
+
+def test_all_samples_are_dealt_once_before_any_is_dealt_again() -> None:
+    labels: Tensor = torch.arange(40) % 4
+    rows = deal(torch.tensor([[10, 20, 0, 3]]), labels, torch.Generator().manual_seed(0), halves=False)[0]
+    dealt = torch.bincount(rows, minlength=40)
+    assert set(dealt[labels == 0].tolist()) == {1}
+    assert set(dealt[labels == 1].tolist()) == {2}
+    assert set(dealt[labels == 3].tolist()) == {0, 1}
+
+
+def test_of_many_classes_those_that_do_not_show_were_not_there() -> None:
+    known = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.4, 0.6]], dtype=torch.float64)
+    estimates = (known + 0.05) / (known + 0.05).sum(1, keepdim=True)
+    limit = largest_absent(estimates, known, known > 0)
+    assert torch.equal(without_absent(estimates, known > 0, limit) > 1e-9, known > 0)
+
+
+def test_of_two_classes_one_that_hides_behind_the_other_keeps_its_share() -> None:
+    known = torch.tensor([[0.7, 0.3], [0.4, 0.6], [1.0, 0.0], [0.35, 0.65]], dtype=torch.float64)
+    estimates = torch.tensor([[0.68, 0.32], [0.4, 0.6], [0.97, 0.03], [0.34, 0.66]], dtype=torch.float64)
+    shows = torch.tensor([[True, False], [False, True], [True, False], [False, True]])
+    limit = largest_absent(estimates, known, shows)
+    assert 0.03 <= limit < 0.32
+    read = without_absent(estimates, shows, limit)
+    assert torch.allclose(read[2], known[2])
+    assert torch.allclose(read[:2], estimates[:2])
 
 
 def test_make_believe_clients_that_diverge_say_nothing(parts: Any) -> None:

@@ -32,7 +32,7 @@ from fedspill.observe.rehearsed_shares import (
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 
-UNREHEARSED = 1.15  # how much larger errors must be taken to be, to compare with readings (label_zoo.py, seed 503)
+UNREHEARSED = 1.15  # how much larger errors of real clients are besides (label_zoo.py --few, seeds 601, 602)
 LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
 EXACT = 0.985  # of the labels of make-believe clients: what reads so many needs no rehearsal (convention)
 
@@ -95,7 +95,7 @@ def _read_by_itself(
     Those of rounds whose make-believe clients are read better so, and those unlike all that was rehearsed.
     """
     hoped = {
-        number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
+        number: mean([1 - 0.5 * widened(one) * one.error for one in _of_round(stage, results, number)])
         for number in {update.round for update in stage.updates}
     }
     shares = [right[nearest(update.round, right)] if right else 0.0 for update in stage.updates]
@@ -133,13 +133,18 @@ def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: dict[int, floa
 def rareness(classes: int) -> float:
     """How much larger errors are than those of make-believe clients say, which rest on few auxiliary samples.
 
-    Their two folds differ by one draw for each class. An error whose size is known from so many draws is distributed as
-    Student's t, whose mean absolute value is larger than the normal law's by this factor: 1.77 for two classes, 1.08
-    for ten, 1.01 for a hundred.
+    Make-believe clients hold many halves of these, but all real ones are read by the same samples: one draw for each
+    class. An error whose size is known from so many draws is distributed as Student's t, whose mean absolute value is
+    larger than the normal law's by this factor: 1.77 for two classes, 1.08 for ten, 1.01 for a hundred.
     """
     draws = float(max(classes, 2))
     log_mean = math.lgamma((draws + 1) / 2) - math.lgamma(draws / 2) + 0.5 * math.log(draws)
     return 2 * math.exp(log_mean) / (draws - 1) / math.sqrt(2)
+
+
+def widened(result: RehearsedShares) -> float:
+    """How much larger a client's errors are taken to be than those of make-believe ones."""
+    return UNREHEARSED * rareness(len(result.shares)) * result.doubt
 
 
 def _of_round(stage: RehearsalPlan, results: Sequence[RehearsedShares], number: int) -> list[RehearsedShares]:
@@ -152,9 +157,8 @@ def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, fl
     An estimate errs as those of make-believe clients do, by more where the auxiliary samples are few and where the
     client's rounds contradict each other.
     """
-    wider = rareness(len(result.shares)) * result.doubt
     counts = counts_of_shares(result.shares[None], samples)[0]
-    errors = wider * result.lack * result.errors
+    errors = widened(result) * result.errors
     amounts, spread = samples * result.shares, samples * errors.square().mean(0).sqrt() + LEAST_SPREAD
     below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
     exact = above - torch.where(counts > 0, below, torch.zeros_like(below))

@@ -41,7 +41,7 @@ def tried_on_make_believe(
         here = [index for index, update in enumerate(stage.updates) if update.round == number]
         for place, index in enumerate((here * -(-TRIED // len(here)))[:TRIED]):
             own = counts[index][torch.randint(len(counts[index]), (1,), generator=rng)]
-            rows = deal(own, torch.zeros(1, dtype=torch.int64), 1, shop.auxiliary.y, rng, repeat=False)
+            rows = deal(own, shop.auxiliary.y, rng, halves=False)
             names = [name for name in stage.updates[index].tensors if name in start]
             sent = {name: tensor[0] for name, tensor in shop.send(start, rows, names, rng).items()}
             kind = stage.messages[index].kind
