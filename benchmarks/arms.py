@@ -28,6 +28,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -304,6 +305,7 @@ def frontier(asked: argparse.Namespace) -> None:
     """How much is read of a plant that has come so far, and how many clients see it there, however slowly it came."""
     data: Dataset = make("datasets", asked.data).load(None)
     made = [federation(data, asked.rows, seed, HONEST + 1) for seed in asked.seeds_used]
+    seers = [Seer(one) for one in made]
     words = [word for word in asked.plants if word not in PLANTS]
     wanted = [
         name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
@@ -314,14 +316,14 @@ def frontier(asked: argparse.Namespace) -> None:
     for plant in wanted:
         for share in asked.shares:
             shares, seen, honest = [], [], []
-            for one, seed in zip(made, asked.seeds_used, strict=True):
+            for one, seer, seed in zip(made, seers, asked.seeds_used, strict=True):
                 place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
                 goal = PLANTS[plant](place.opened(own), place, asked.batch, torch.Generator().manual_seed(seed))
                 state = on_the_way(own, goal, share, None if plant == "class fishing" else place.layer, asked.way)
                 samples = one.own.take(torch.arange(asked.batch))
                 shares.append(read(place, state, samples, None, plant))
                 honest.append(read(place, own, samples, None, plant))
-                seen.append(_is_seen(one, state))
+                seen.append(seer.sees(state))
             missed = max((part for part, found in zip(shares, seen, strict=True) if not found), default=0.0)
             print(
                 f"| {plant} | {share} | {statistics.fmean(shares):.2f} ({max(shares):.2f}) | {sum(seen)}/{len(seen)} | "
@@ -330,15 +332,20 @@ def frontier(asked: argparse.Namespace) -> None:
             )
 
 
-def _is_seen(made: Federation, state: Tensors) -> bool:
-    """Whether a client's guard knows the model for a plant by what it is, beside the first model it accepted."""
-    client = ClientContext({}, lambda: made.model, made.own)
-    held: Tensor | None = None
-    for accepted in made.states[: HONEST + 1]:
-        held = least_readable(looks_of(accepted, client), held)
-    rows = look_at_rows(sketch_rows(state), {}, state)
-    words = plant_words(looks_of(state, client), held, rehearsed=lambda: rehearsed(client))
-    return bool(likeness_words(rows) or words)
+class Seer:
+    """One client's guard, which asks of a model whether it is a plant by what it is, however it came."""
+
+    def __init__(self, made: Federation) -> None:
+        self.client = ClientContext({}, lambda: made.model, made.own)
+        self.usual = cache(partial(rehearsed, self.client))
+        self.least: Tensor | None = None
+        for accepted in made.states[: HONEST + 1]:
+            self.least = least_readable(looks_of(accepted, self.client), self.least)
+
+    def sees(self, state: Tensors) -> bool:
+        rows = look_at_rows(sketch_rows(state), {}, state)
+        words = plant_words(looks_of(state, self.client), self.least, rehearsed=self.usual)
+        return bool(likeness_words(rows) or words)
 
 
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -445,6 +452,9 @@ def benign(asked: argparse.Namespace) -> None:
             every += mine
             states = benign_states(model, equal_clients(data, seed), BENIGN, seed, asked.rounds)
             watch(states, mine, copy.deepcopy(model), asked.rounds)
+            for one in mine:
+                if one.why:
+                    print(f"{title}, seed {seed}, {one.kind}, {one.alarms} alarms: {one.why}", flush=True)
         plain = epoch_ms(model, data, None)
         for kind in KINDS:
             all_of = [one for one in every if one.kind == kind]
