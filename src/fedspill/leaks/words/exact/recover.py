@@ -29,7 +29,7 @@ LOOSE = (0.05, 0.2, 0.45)
 TOLD_APART = (slice(0, 1), slice(0, 3), slice(2, 3))  # queries, all, values: by which an encoder's texts are told apart
 MOST_CELLS = 180_000
 MOST_PEELS = 16
-MOST_WORK = 6e13  # floating-point operations of one pass past the dimensions on a processor, about a minute; on a GPU
+MOST_WORK = 6e13  # floating-point operations of one pass past the dimensions: ten minutes of one core; on a GPU
 MOST_WORK_GPU = 2e16
 _HEAD_MISSED = 0.3  # share of the head's gradient; with so much missing there is no need to look at all the others
 
