@@ -92,10 +92,11 @@ def _read_by_itself(
 ) -> dict[int, float]:
     """Updates, by place, that are to be read by themselves, and what share of the labels is right then.
 
-    Those of rounds whose make-believe clients are read better so, and those unlike all that was rehearsed.
+    Those of rounds whose make-believe clients are read better so, and those unlike all that was rehearsed. Both ways
+    are judged on make-believe clients, so what real ones err more by is left out, but for UNREHEARSED.
     """
     hoped = {
-        number: mean([1 - 0.5 * widened(one) * one.error for one in _of_round(stage, results, number)])
+        number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
         for number in {update.round for update in stage.updates}
     }
     shares = [right[nearest(update.round, right)] if right else 0.0 for update in stage.updates]
