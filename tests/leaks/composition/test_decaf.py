@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.dataset import Dataset
+from fedspill.dataset import Dataset, Examples
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import Unfit
 from fedspill.federation.horizontal import Horizontal, Settings
@@ -19,9 +19,10 @@ from fedspill.leaks.composition.metrics import CompositionL1, FalseNulls, NullRe
 from fedspill.leaks.composition.shares.combined_rounds import Composition, over_rounds, rounds_of, weight_of
 from fedspill.leaks.composition.shares.path_shares import hedged
 from fedspill.leaks.composition.shares.published_steps import descent, null_classes, read_out
+from fedspill.leaks.composition.shares.two_opinions import Opinion, hedged_by_halves, weights_of_second
 from fedspill.models.heads import last_linear
 from fedspill.observe.local_changes import KnownOptimizer
-from fedspill.observe.path_bases import QUADRATURE, HeadProbe, PathBases, class_mean_weights
+from fedspill.observe.path_bases import QUADRATURE, HeadProbe, PathBases, class_mean_weights, probe_head
 from fedspill.observe.path_products import products_by_samples, products_of, whitened_products
 from fedspill.observe.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
 from fedspill.partitions.shares import share_out
@@ -336,3 +337,29 @@ def test_a_fit_that_explains_nothing_gives_way_to_even_shares() -> None:
     assert hedged(shares, allowed, 0.0).tolist() == [0.5, 0.5, 0.0]
     assert hedged(shares, allowed, 0.999).tolist() == [1.0, 0.0, 0.0]
     assert 0.5 < float(hedged(shares, allowed, 0.3)[0]) < float(hedged(shares, allowed, 0.9)[0]) < 1.0
+
+
+def test_a_last_layer_without_bias_has_no_bias_gradient() -> None:
+    examples = Examples(torch.randn(6, 3), torch.arange(6) % 2)
+    for bias in (True, False):
+        probe = probe_head(torch.nn.Sequential(torch.nn.Linear(3, 2, bias=bias)), "0.weight", examples)
+        assert bool(probe.class_gradients(2)[:, :, -1].any()) is bias
+
+
+def test_what_halves_of_the_samples_do_not_say_alike_gives_way_to_even_shares() -> None:
+    present = torch.tensor([True, True, True, False])
+    shares = torch.tensor([0.6, 0.3, 0.1, 0.0], dtype=torch.float64)
+    assert torch.allclose(hedged_by_halves(shares, shares, present), shares)
+    even = torch.tensor([1 / 3, 1 / 3, 1 / 3, 0], dtype=torch.float64)
+    opposite = 2 * even - shares
+    assert torch.allclose(hedged_by_halves(shares, opposite, present), even)
+
+
+def test_the_second_opinion_counts_for_more_the_nearer_it_lies_and_alone_where_the_first_says_nothing() -> None:
+    first, aside = (torch.tensor(row, dtype=torch.float64) for row in ([0.5, 0.5], [0.6, 0.4]))
+    far = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    near_by = float(weights_of_second([Opinion(first, 0.02, 0.1)], [aside]))
+    far_off = float(weights_of_second([Opinion(first, 0.02, 0.1)], [far]))
+    assert near_by == pytest.approx(0.25)
+    assert 0.01 < far_off < near_by
+    assert float(weights_of_second([Opinion(first, 0.02, 1.2)], [far])) == 1

@@ -112,8 +112,7 @@ class Decaf(Attack):
         unexplained = torch.tensor([1 - one.agreement**2 for one in found], dtype=torch.float64)
         together = rounds_of([change.of.sender for change in read], self.rounds)
         if self.solver == "auto" and federation.optimizer.name in get_args(OptimizerName):
-            plain, all_rounds = federation.optimizer.name == "sgd", self.rounds == "all"
-            notes += rehearse_unexplained(view, read, found, together, plain=plain, joint=all_rounds, rng=rng)
+            notes += rehearse_unexplained(view, read, found, together, federation, joint=self.rounds == "all", rng=rng)
         for rounds in together:
             joint = over_rounds([found[index] for index in rounds], exact)
             for index in rounds:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fedspill.observe.path_bases import PathBases
 from fedspill.observe.path_products import path_products
-from fedspill.observe.simplex import simplex_fit
+from fedspill.observe.share_fits import positive
+from fedspill.observe.simplex import cone_fit, simplex_fit
 
 RIDGE = 0.001  # of the mean variance, in the whitening
 SURE = 0.995  # above this agreement the solution needs no help from the null test
@@ -30,6 +31,19 @@ def path_shares(bases: PathBases, mean_gradient: Tensor, allowed: Tensor) -> tup
     elif not bool(allowed.all()):
         shares, agreement = simplex_fit(by_even, allowed)
     return simplex_fit(products.at(0.9 * shares + 0.1 * even, RIDGE), allowed)
+
+
+def direction_shares(bases: PathBases, mean_gradient: Tensor, allowed: Tensor) -> Tensor:
+    """Shares (classes,) of `allowed` classes under which the bases add up to the direction of a mean gradient.
+
+    A model pushes its clients' samples less than auxiliary ones that it has not seen, so its size says nothing.
+    """
+    kept = torch.cat([allowed, torch.ones(1, dtype=torch.bool)])
+    even = torch.full((len(allowed),), 1 / len(allowed), dtype=torch.float64)
+    factors, _ = cone_fit(path_products(bases, mean_gradient).at(even, RIDGE)[kept][:, kept])
+    shares = torch.zeros(len(allowed), dtype=torch.float64)
+    shares[allowed] = positive(factors)
+    return shares
 
 
 def hedged(shares: Tensor, allowed: Tensor, agreement: float) -> Tensor:
