@@ -47,8 +47,9 @@ class Decaf(Attack):
     steps are normalised coordinate by coordinate, so there the bias alone is read, with its normaliser worked out from
     the bases; for Adadelta the published bases are used. "auto" (ours, the default) is "path" for clients of whom some
     round of plain SGD is explained as well as the noise of their samples allows; the others are rehearsed as label
-    counts are (observe/rehearsed_shares.py). A client that sent nothing like the rehearsals, for instance noise, is
-    left to the path, and so are optimizers that we do not have.
+    counts are (observe/rehearsed_shares.py), and weighed with what the whole last layer says (shares/two_opinions.py).
+    A client that sent nothing like the rehearsals, for instance noise, is left to the path, and so are optimizers that
+    we do not have.
 
     Null classes. If the last layer's inputs are never negative and there is no weight decay, a class without samples
     cannot show a positive change, however many steps were made: every null class is found. The converse is not a
