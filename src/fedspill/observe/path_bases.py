@@ -35,7 +35,7 @@ QUADRATURE: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {
 class HeadProbe:
     """Inputs and errors of the last layer on labelled samples, at one point of the path."""
 
-    features: Tensor  # (n, features + 1), the last column 1 for the bias
+    features: Tensor  # (n, features + 1), the last column 1 for the bias, or 0 where the layer has none
     errors: Tensor  # (n, outputs) probability minus one-hot label
     labels: Tensor  # (n,)
 
@@ -146,7 +146,8 @@ def probe_head(model: nn.Module, head: str, examples: Examples, batch: int = 500
         handle.remove()
     errors, labels = torch.cat(parts), examples.y.cpu()
     errors[torch.arange(len(labels)), labels] -= 1
-    features = torch.cat([torch.cat(seen), torch.ones(len(labels), 1, dtype=torch.float64)], 1)
+    constant = torch.full((len(labels), 1), float(layer.bias is not None), dtype=torch.float64)
+    features = torch.cat([torch.cat(seen), constant], 1)
     return HeadProbe(features, errors, labels)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.dataset import Dataset
+from fedspill.dataset import Dataset, Examples
 from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.errors import Unfit
 from fedspill.federation.horizontal import Horizontal, Settings
@@ -21,7 +21,7 @@ from fedspill.leaks.composition.shares.path_shares import hedged
 from fedspill.leaks.composition.shares.published_steps import descent, null_classes, read_out
 from fedspill.models.heads import last_linear
 from fedspill.observe.local_changes import KnownOptimizer
-from fedspill.observe.path_bases import QUADRATURE, HeadProbe, PathBases, class_mean_weights
+from fedspill.observe.path_bases import QUADRATURE, HeadProbe, PathBases, class_mean_weights, probe_head
 from fedspill.observe.path_products import products_by_samples, products_of, whitened_products
 from fedspill.observe.simplex import _one_by_one, cone_fit, simplex_fit, simplex_fits
 from fedspill.partitions.shares import share_out
@@ -336,3 +336,10 @@ def test_a_fit_that_explains_nothing_gives_way_to_even_shares() -> None:
     assert hedged(shares, allowed, 0.0).tolist() == [0.5, 0.5, 0.0]
     assert hedged(shares, allowed, 0.999).tolist() == [1.0, 0.0, 0.0]
     assert 0.5 < float(hedged(shares, allowed, 0.3)[0]) < float(hedged(shares, allowed, 0.9)[0]) < 1.0
+
+
+def test_a_last_layer_without_bias_has_no_bias_gradient() -> None:
+    examples = Examples(torch.randn(6, 3), torch.arange(6) % 2)
+    for bias in (True, False):
+        probe = probe_head(torch.nn.Sequential(torch.nn.Linear(3, 2, bias=bias)), "0.weight", examples)
+        assert bool(probe.class_gradients(2)[:, :, -1].any()) is bias
