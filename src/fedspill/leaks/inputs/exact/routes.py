@@ -14,6 +14,7 @@ from fedspill.leaks.inputs.exact.certificate import (
     certify,
     copies,
     counts_once,
+    found_again,
     is_scale_free,
     mismatch_up_to_scale,
     scales_without_bias,
@@ -206,7 +207,7 @@ def _batch(
     certificate = certify(attacked.model, pair.first.weight_name.rpartition(".")[0], z, delta)
     times = copies(certificate, attacked.samples)
     certified = (certificate.error < CERTAIN) & (not is_scale_free(pair))
-    certified &= counts_once(certificate, times, attacked.samples)
+    certified &= counts_once(certificate, times, attacked.samples) & ~found_again(x, found.residual)
     x, certified, labels = (part.repeat_interleave(times, 0) for part in (x, certified, certificate.labels))
     return replace(_answer(x, certified, labels, shape), why=found.why_not_whole)
 
