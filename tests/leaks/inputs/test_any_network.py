@@ -246,11 +246,11 @@ def test_parts_in_layers_of_their_own_repeated_frozen_and_normed_layers_hide_not
     assert bool(found.certified.all())
 
 
-def test_a_sample_that_is_there_twice_is_returned_twice() -> None:
+def test_a_sample_that_is_there_twice_is_returned_twice_without_a_certificate() -> None:
     x, y = batch(4, 20)
     found = found_of(AroundALayer(), torch.cat([x, x[:1]]), torch.cat([y, y[:1]]))
     assert len(found.samples) == 5
-    assert bool(found.certified.all())
+    assert int(found.certified.sum()) == 3  # of what counts twice nobody can tell that it is no mean
     assert int((torch.cdist(found.samples, x[:1].double()) < 1e-3).sum()) == 2
 
 

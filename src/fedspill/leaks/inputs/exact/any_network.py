@@ -28,12 +28,7 @@ from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import PerSample
-from fedspill.leaks.inputs.exact.certificate import (
-    is_still,
-    mismatch_up_to_scale,
-    slightly_moved,
-    times_in_batch,
-)
+from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale, times_in_batch
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.read_by_layers import (
     SAME,
@@ -57,7 +52,6 @@ MOST_SAMPLES = 24  # each is one more direction that every start of the search h
 MOST_UNKNOWNS = 96  # coordinates of a sample, for the same reason
 MOST_UNREAD = 256  # values of a sample that no linear layers read, which are then unknowns themselves
 USELESS = 0.5  # share of the whole gradient that samples may not leave and still be an answer
-FAINT = 0.1  # what stands above the last direction of a layer by less is no gap, where others have that many
 IDLE = 2  # searches in a row that find nothing new, to give up after
 EXPLAINED = 1e-3  # share of the whole gradient that certified samples may leave
 SHOWS = 0.03  # share of its own part of the gradient that may be left for a sample to be vouched for
@@ -121,15 +115,17 @@ def _judged(
     if times is None:
         why = f"the gradient tells {network.distinct} of {size} samples apart, and not which of them is there how often"
         return RecoveredInputs(x, nobody, labels, why, route=ROUTE)
-    may_be_means = (times > 1) & is_still(sent, _sent(network.model, network.first, slightly_moved(x), labels))
-    x, labels, may_be_means = (part.repeat_interleave(times, 0) for part in (x, labels, may_be_means))
+    # One that counts twice may be the mean of two samples that send back the same.
+    x, labels, once = (part.repeat_interleave(times, 0) for part in (x, labels, times == 1))
     targets = one_hot(labels, classes).double()
     whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, x, targets)[0]
     if whole > USELESS:
         return RecoveredInputs.none("the samples that solve the span condition do not explain the gradient", tried=True)
     why = _why_not_sure(attacked, network, x)
-    certified = _shows(attacked, x, targets, whole) & (whole < EXPLAINED) & (not why) & ~may_be_means
-    if not why and not bool(certified.all()):
+    certified = _shows(attacked, x, targets, whole) & (whole < EXPLAINED) & (not why) & once
+    if not why and not bool(once.all()):
+        why = "what counts twice may be a copy, or the mean of two samples that send back the same"
+    elif not why and not bool(certified.all()):
         why = f"the samples found leave {whole:.1e} of the gradient, which is too much to vouch for all of them"
     return RecoveredInputs(x, certified, labels, why, unexplained=whole, route=ROUTE)
 
@@ -281,13 +277,7 @@ def _read_network(attacked: AttackedMessage, shape: tuple[int, ...], rng: torch.
                 directions[name] = found
     distinct = min(size, max((svd.rank // times[name] for name, svd in directions.items()), default=0))
     # A gradient with fewer directions than samples does not hold what the layer was fed for each.
-    for name, svd in list(directions.items()):
-        if svd.rank < times[name] * distinct:
-            fuller = leading_directions(attacked.gradients[f"{name}.weight"], times[name] * distinct, rng)
-            if fuller.tail < FAINT:
-                directions[name] = fuller
-            else:
-                del directions[name]
+    directions = {name: svd for name, svd in directions.items() if svd.rank >= times[name] * distinct}
     roomy = [call for call in seen if call.layer in directions]
     readings = readings_of(model, roomy, probe, seen)
     if readings is None and math.prod(shape) > MOST_UNREAD:

@@ -13,9 +13,9 @@ from fedspill.leaks.inputs.exact.behind_convolutions import batch_behind_convolu
 from fedspill.leaks.inputs.exact.certificate import (
     certify,
     copies,
-    has_whole_share,
+    counts_once,
+    found_again,
     is_scale_free,
-    may_be_a_mean,
     mismatch_up_to_scale,
     scales_without_bias,
 )
@@ -207,8 +207,7 @@ def _batch(
     certificate = certify(attacked.model, pair.first.weight_name.rpartition(".")[0], z, delta)
     times = copies(certificate, attacked.samples)
     certified = (certificate.error < CERTAIN) & (not is_scale_free(pair))
-    certified &= has_whole_share(certificate, times, attacked.samples)
-    certified &= (times == 1) | ~may_be_a_mean(attacked.model, pair.first, x, delta)
+    certified &= counts_once(certificate, times, attacked.samples) & ~found_again(x, found.residual)
     x, certified, labels = (part.repeat_interleave(times, 0) for part in (x, certified, certificate.labels))
     return replace(_answer(x, certified, labels, shape), why=found.why_not_whole)
 
