@@ -6,7 +6,7 @@ Every seed is a federation of its own, drawn by that seed: the table, the networ
 of 24 to 400 rows. Half-way other clients come and the learning rate drops, as in `arms.py --benign`. Four clients with
 a guard look at its models, each as one that comes in every round, in one of four, and late.
 
-    python benchmarks/arms_tables.py --plants [--seeds 10] [--arrivals 1 10]
+    python benchmarks/arms_tables.py --plants [--seeds 10] [--arrivals 1 10] [--guard "gate over pairs"]
 
 The plants of `arms.py` in perceptrons that read a table, brought in over so many rounds, as there. A client has 48 to
 400 rows.
@@ -24,7 +24,7 @@ from functools import cache
 from itertools import islice
 
 import torch
-from arms import HONEST, KINDS, PLANTS, Federation, Watcher, benign_states, race, watch
+from arms import GUARDS, HONEST, KINDS, PLANTS, Federation, Watcher, benign_states, race, watch
 from torch import Tensor, nn
 
 from fedspill.dataset import Dataset, Examples
@@ -187,7 +187,8 @@ def benign(asked: argparse.Namespace) -> None:
 
 def planted(asked: argparse.Namespace) -> None:
     """One row for each plant and arrival: seen, in which round, and what was read before."""
-    print(f"plants on tables, batches of {BATCH}, {asked.seeds} federations each, seeds from {asked.first_seed} on")
+    print(f"plants on tables, {asked.guard}, batches of {BATCH}")
+    print(f"{asked.seeds} federations each, seeds from {asked.first_seed} on")
     print("| table | plant | arrival | stopped | in round | read before, mean (most) | honest | gained where missed |")
     print("|---|---|---|---|---|---|---|---|")
     for source in asked.only or (MADE_UP, *REAL):
@@ -200,7 +201,7 @@ def planted(asked: argparse.Namespace) -> None:
                 races = []
                 for number, one in enumerate(made):
                     with suppress(NotApplicable):  # too few columns to sort by
-                        races.append(race(one, plant, arrival, "guard", BATCH, number, "sphere", 0))
+                        races.append(race(one, plant, arrival, asked.guard, BATCH, number, "sphere", 0))
                 gained = [one.before - one.honest for one in races if one.stopped is None]
                 rounds = [one.stopped for one in races if one.stopped is not None]
                 when = f"{statistics.median(rounds):g}" if rounds else ""
@@ -238,6 +239,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", nargs="*", default=[], choices=[MADE_UP, *REAL])
     parser.add_argument("--plants", action="store_true")
+    parser.add_argument("--guard", default="guard", choices=list(GUARDS), help="that the plants meet")
     parser.add_argument("--arrivals", type=int, nargs="+", default=[1, 10])
     asked = parser.parse_args()
     torch.set_num_threads(1)
