@@ -9,7 +9,7 @@ does that the protocol has no word for (mixup, another loss, a proximal term, a 
 cell that is in the output already is not run again. With `--wire` the adversary has neither the model's code nor any
 data. With `--composition-only` labels are left out. With `--limit` a reader is tried besides whose labelled samples are
 those of all clients, which no adversary has: what it gets wrong is what updates do not say. With `--few` the cells are
-others: two to five classes, of which one may be rare.
+others: two to five classes, of which one may be rare. With `--even` clients are alike, which is easily misread.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ from fedspill.trace import MemoryTrace
 from fedspill.training import LocalTraining
 
 CLIENTS, ROUNDS, AUXILIARY = 8, 5, 10
+EVEN = 100.0  # the Dirichlet parameter of clients that are alike
 STAGES = {"fresh": 0.0, "early": 0.6, "late": 1.0}  # share of a habitat's passes over the clients' data made before
 PUBLISHED: dict[str, Attack] = {
     "llg": LLG(), "ebi": EBI(), "llbg": LLBG(), "llbg-aux": LLBGAux(), "llbg-gamma": LLBGGamma(),
@@ -455,8 +456,11 @@ class Federation:
     held: Examples  # by the clients, together
 
 
-def federation(name: str, stage: str, seed: int, data_dir: Path | None, rounds: int = ROUNDS) -> Federation:
+def federation(
+    name: str, stage: str, seed: int, data_dir: Path | None, rounds: int = ROUNDS, *, even: bool = False
+) -> Federation:
     habitat = (_habitats() | _few_classes())[name]
+    habitat = replace(habitat, alpha=EVEN) if even else habitat
     data = _data(habitat.data, data_dir)
     classes = len(data.classes)
     aux = AUXILIARY if classes <= 100 else 2
@@ -511,9 +515,10 @@ def run_cell(
     rounds: int = ROUNDS,
     wire: bool = False,
     limit: bool = False,
+    even: bool = False,
 ) -> dict[str, Any]:
     """Success rates in percent, update by update; what `labels` states; L1 distances of compositions."""
-    made = federation(name, stage, seed, data_dir, rounds)
+    made = federation(name, stage, seed, data_dir, rounds, even=even)
     view = made.trace.view(CURIOUS_SERVER, knowledge=made.knowledge)
     if wire:
         view = made.trace.view(EAVESDROPPER, knowledge={})
@@ -532,7 +537,7 @@ def run_cell(
     real = true_counts(guess, made.trace.truth())
     rates["labels"] = (100 * overlap(guess.counts, real)).tolist()
     found: dict[str, Any] = {
-        "cell": f"{name} {stage}",
+        "cell": _cell(name, stage, even=even),
         "seed": seed,
         "rates": rates,
         "stated": [] if guess.confidence is None else guess.confidence.tolist(),
@@ -601,6 +606,10 @@ def composition_summary(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _cell(name: str, stage: str, *, even: bool) -> str:
+    return f"{name} {stage}{' even' if even else ''}"
+
+
 def _inside(low: Tensor, high: Tensor, real: Tensor) -> list[float]:
     """For each update the share of class counts within their intervals, which should be nine tenths."""
     return ((real >= low) & (real <= high)).double().mean(1).tolist()
@@ -654,6 +663,7 @@ def main() -> None:
     parser.add_argument("--composition-only", action="store_true", help="no labels: Decaf, ours, even shares")
     parser.add_argument("--wire", action="store_true", help="the adversary has neither the model's code nor any data")
     parser.add_argument("--few", action="store_true", help="two to five classes")
+    parser.add_argument("--even", action="store_true", help="every client has all classes alike")
     parser.add_argument("--limit", action="store_true", help="besides, a reader who has the clients' own samples")
     arguments = parser.parse_args()
     there = _few_classes() if arguments.few else _habitats()
@@ -666,7 +676,7 @@ def main() -> None:
     done = {(outcome["cell"], outcome["seed"]) for outcome in outcomes}
     for name in habitats:
         for stage in stages:
-            if (f"{name} {stage}", arguments.seed) in done:
+            if (_cell(name, stage, even=arguments.even), arguments.seed) in done:
                 continue
             if arguments.composition_only:
                 outcome = run_composition(
@@ -685,6 +695,7 @@ def main() -> None:
                 rounds=arguments.rounds,
                 wire=arguments.wire,
                 limit=arguments.limit,
+                even=arguments.even,
             )
             outcomes.append(outcome)
             print(line(outcome), flush=True)

@@ -13,7 +13,7 @@ from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.metrics import LabelSuccess
 from fedspill.messages import Message
-from fedspill.observe.last_layer import last_layer_gradients, read_last_layer
+from fedspill.observe.last_layer import class_pulls, last_layer_gradients, read_last_layer
 from fedspill.registry import make
 from fedspill.threat import CURIOUS_SERVER, CURIOUS_SERVER_SECAGG
 from fedspill.trace import MemoryTrace, Origin
@@ -34,6 +34,19 @@ def test_an_update_is_minus_lr_times_the_gradients_of_a_pass() -> None:
     assert layer.schedules == (Schedule(10, 4),)
     assert layer.samples.tolist() == [10]
     assert layer.bias.dtype == torch.float64
+
+
+def test_classes_that_cancel_in_the_bias_still_pull_features_of_their_own() -> None:
+    """Samples of three classes, as many of each, with a feature each beside one that all share; a fourth is absent."""
+    features = torch.cat([torch.eye(4, dtype=torch.float64)[:3], torch.ones(3, 1, dtype=torch.float64)], 1)
+    errors = 0.25 - torch.eye(3, 4, dtype=torch.float64)  # an even model's probability minus the label
+    weight, bias = errors.T @ features, errors.sum(0)
+    pulls = class_pulls(weight, bias)
+    assert pulls[3] == 0
+    assert torch.allclose(pulls[:3], pulls[0].expand(3))
+    assert float(pulls[0]) > 0.5
+    turned = weight * torch.tensor([1.0, -1, 1, 1, -1])  # features of either sign say the same
+    assert torch.allclose(class_pulls(turned, bias), pulls)
 
 
 def test_epochs_are_averaged() -> None:

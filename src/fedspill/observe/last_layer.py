@@ -32,6 +32,7 @@ class LastLayerGradients:
     of: tuple[Origin, ...]
     bias: Tensor | None  # (origins, classes)
     weight_sums: Tensor  # (origins, classes): the weight gradient summed over features
+    pulls: Tensor  # (origins, classes): what is negative in it, feature by feature, see class_pulls
     schedules: tuple[Schedule, ...]
     notes: tuple[str, ...] = ()  # messages that could not be read, and why
 
@@ -91,7 +92,7 @@ def last_layer_gradients(
     _check_settings(lr, batch_size, epochs)
     if bias is not None and not any(bias in message.tensors for message in messages):
         bias = None
-    of, biases, sums, schedules, notes = [], [], [], [], []
+    of, biases, sums, pulls, schedules, notes = [], [], [], [], [], []
     for message in messages:
         problem = _why_unreadable(message, weight, bias, classes)
         if problem is not None:
@@ -100,15 +101,29 @@ def last_layer_gradients(
         schedule = schedule_of(message, batch_size, epochs)
         scale = -1.0 / (lr * schedule.epochs) if is_update(message) else 1.0
         of.append(Origin(message.round, message.sender))
-        sums.append(scale * message.tensors[weight].double().flatten(1).sum(1))
+        rows = scale * message.tensors[weight].double().flatten(1)
+        sums.append(rows.sum(1))
         biases += [] if bias is None else [scale * message.tensors[bias].double()]
+        pulls.append(class_pulls(rows, sums[-1] if bias is None else biases[-1]))
         schedules.append(schedule)
         classes = len(sums[0])
     if not of:
         raise NotApplicable(f"No last layer can be read. {'; '.join(notes[:3])}.")
+    rows_of_biases = None if bias is None else torch.stack(biases)
     return LastLayerGradients(
-        tuple(of), None if bias is None else torch.stack(biases), torch.stack(sums), tuple(schedules), tuple(notes)
+        tuple(of), rows_of_biases, torch.stack(sums), torch.stack(pulls), tuple(schedules), tuple(notes)
     )
+
+
+def class_pulls(weight: Tensor, bias: Tensor) -> Tensor:
+    """(classes,) the norm of what is negative in each class's weight gradient, of weight (classes, features).
+
+    Samples pull the bias of their class down and those of the others up, so that even shares cancel there. A feature is
+    like a bias that counts only the samples it is large for. Few classes share one, so that there little cancels. The
+    sign of a feature is that of its mean: bias (classes,) times the mean is what all classes have in common.
+    """
+    mean = bias @ weight
+    return (weight * mean.sign()).clamp_max(0).square().sum(1).sqrt()
 
 
 def _check_settings(lr: object, batch_size: object, epochs: object) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.labels.counts.each_update import best_reading
 from fedspill.leaks.labels.counts.readings import read
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.counts.whole_counts import Steps
+from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.metrics import overlap
+from fedspill.messages import Message
+from fedspill.observe.last_layer import last_layer_gradients
 from fedspill.training import Schedule
 
 CLASSES, FEATURES, SAMPLES = 10, 32, 96
@@ -99,3 +103,33 @@ def test_a_trained_model_is_known_by_its_update_and_read_with_doubt() -> None:
     mean, claimed = sum(success) / len(success), sum(stated) / len(stated)
     assert mean > sum(greedy) / len(greedy) + 0.02
     assert abs(mean - claimed) < 0.12
+
+
+def test_a_client_that_holds_all_classes_alike_is_read_without_any_data() -> None:
+    """Its biases say next to nothing: EBI calls half of its classes absent."""
+    right, by_ebi = [], []
+    for seed in range(4):
+        rng = torch.Generator().manual_seed(seed)
+        centres, labels = torch.randn(6, 20, generator=rng), torch.arange(6).repeat_interleave(20)
+        x = centres[labels] + torch.randn(120, 20, generator=rng)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 6))
+        before = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in torch.randperm(120, generator=rng).split(16):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[batch]), labels[batch]).backward()
+            optimizer.step()
+        change = {name: tensor.double() - before[name] for name, tensor in model.state_dict().items()}
+        sent = Message(0, "client:0", "server", "update", change, {"examples": 120})
+        head = last_layer_gradients([sent], weight="2.weight", bias="2.bias", lr=0.1, batch_size=16)
+        answers = wire_outlook(
+            [HeadChange(*(part[name] for part in (before, change) for name in ("2.weight", "2.bias")), is_change=True)]
+        )
+        real = torch.bincount(labels)
+        assert head.bias is not None
+        right.append(float(best_reading(head, answers).counts.minimum(real).sum()) / 120)
+        by_ebi.append(float(ebi_counts(head.bias, head.samples).minimum(real).sum()) / 120)
+    assert sum(right) / 4 > 0.85
+    assert sum(by_ebi) / 4 < 0.65

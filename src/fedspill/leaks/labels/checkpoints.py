@@ -18,7 +18,7 @@ from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.leaks.labels.llg import llg_counts
 from fedspill.observe.find_head import HeadGradient, find_head, layer_and_bias_names
-from fedspill.observe.last_layer import LastLayerGradients
+from fedspill.observe.last_layer import LastLayerGradients, class_pulls
 from fedspill.trace import Origin
 from fedspill.training import Schedule
 
@@ -110,7 +110,9 @@ def _inspect(
     """before: the model that was trained, whose change times `scale` is the gradient."""
     head = find_head(gradient, head_name, unchecked=unchecked)
     rows = None if head.bias is None else head.bias[None]
-    layer = LastLayerGradients((Origin(0, "file"),), rows, head.weight.sum(1)[None], (schedule,))
+    sums = head.weight.sum(1)
+    pulls = class_pulls(head.weight, sums if head.bias is None else head.bias)
+    layer = LastLayerGradients((Origin(0, "file"),), rows, sums[None], pulls[None], (schedule,))
     if not bool(head.weight.any()):
         raise InputRefused(f"The change of {head.name!r} is zero everywhere: nothing was trained, or it was withheld.")
     counts: dict[str, Tensor] = {}

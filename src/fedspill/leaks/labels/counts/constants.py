@@ -69,8 +69,7 @@ class CountConstants:
 
     # What is stated (readings.py)
     stated: float = 0.9  # probability of the interval of a count; convention
-    usual_confidence: float = 0.7  # LLBG's, of the paper's three the best; convention of paper 003
-    between_doubt: float = 0.5  # relative, of the mean of EBI's and LLBG's counts; measured on the zoo without data
+    between_doubt: float = 0.5  # relative, of the mean of two readings' counts; measured on the zoo without data
     ebi_doubt: float = 0.5  # relative, of counts in proportion to what is negative; measured
     between_spread: float = 0.25  # of the same mean, for intervals of counts; `label_zoo.py --wire --seed 77`
     ebi_spread: float = 0.35  # of the latter; the same

@@ -14,14 +14,21 @@ from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.defended import read_defended
 from fedspill.leaks.labels.counts.defended_layers import look
 from fedspill.leaks.labels.counts.layer_signals import linear_signals
-from fedspill.leaks.labels.counts.readings import ReadCounts, ReadingsOf, bias_from_weights, is_trained, read, words_of
+from fedspill.leaks.labels.counts.readings import (
+    ReadCounts,
+    ReadingsOf,
+    bias_from_weights,
+    counts_by_pulls,
+    is_trained,
+    read,
+    words_of,
+)
 from fedspill.leaks.labels.counts.returning_clients import read_together, weight_of_first
 from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
 from fedspill.leaks.labels.counts.two_classes import read_two_classes
 from fedspill.leaks.labels.counts.update_alone import HeadChange, wire_outlook
 from fedspill.leaks.labels.counts.whole_counts import Steps
-from fedspill.leaks.labels.ebi import ebi_counts
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.llbg import llbg_counts
 from fedspill.messages import Kind, Message
@@ -93,7 +100,7 @@ def _by_evidence(
     plain: bool,
 ) -> ReadCounts:
     """Of all origins, each by the reading that makes what was seen most likely."""
-    ebi_weight = 0.5 if bias is None else _ebi_weight(layer, bias)
+    pulls_weight = 0.5 if bias is None else _pulls_weight(layer, bias)
     through: list[ReadCounts] = []
     readings: list[ReadingsOf] = []
     chunks = list(_chunks(layer))
@@ -107,8 +114,12 @@ def _by_evidence(
         answers = _by_itself(view, sent) if seen is None else seen
         observed = bias_from_weights(layer.weight_sums[rows], steps, answers) if bias is None else bias[rows]
         hidden = None if spans is None or seen is None else _spans(spans, sent, steps, seen, optimizer, view)
-        scaled = bias is not None
-        readings.append(read(observed, steps, answers, plain=plain, spans=hidden, scaled=scaled, ebi_weight=ebi_weight))
+        readings.append(
+            read(
+                observed, steps, answers, plain=plain, spans=hidden, scaled=bias is not None, pulls=layer.pulls[rows],
+                pulls_weight=pulls_weight,
+            )
+        )  # fmt: skip
     order = torch.cat(chunks)
     if wire is None:
         each = ReadingsOf.joined(readings).believed([layer.of[row].round for row in order.tolist()])
@@ -128,13 +139,13 @@ def _adds_up(layer: LastLayerGradients, bias: Tensor) -> bool:
     return float(beyond.double().mean()) <= COUNTS.liars
 
 
-def _ebi_weight(layer: LastLayerGradients, bias: Tensor) -> float:
-    """How much of EBI's counts to take beside LLBG's, where both are mixed."""
-    samples = torch.tensor([Steps.of(schedule).samples for schedule in layer.schedules])
+def _pulls_weight(layer: LastLayerGradients, bias: Tensor) -> float:
+    """How much of counts in proportion to what is negative to take beside LLBG's, where both are mixed."""
     unit = torch.tensor([float(Steps.of(schedule).unit) for schedule in layer.schedules])
-    confident = llbg_counts(bias, unit, samples, torch.full_like(bias, COUNTS.usual_confidence))
-    ebi, llbg = (counts.double() / samples[:, None] for counts in (ebi_counts(bias, samples), confident))
-    return weight_of_first(ebi, llbg, [origin.sender for origin in layer.of])
+    samples = torch.tensor([Steps.of(schedule).samples for schedule in layer.schedules])
+    untrained = llbg_counts(bias, unit, samples, torch.zeros_like(bias)).double()
+    first, second = (counts / samples[:, None] for counts in (counts_by_pulls(layer.pulls, samples), untrained))
+    return weight_of_first(first, second, [origin.sender for origin in layer.of])
 
 
 def _spans(
@@ -237,7 +248,7 @@ def expected_scale(
 def best_reading(layer: LastLayerGradients, outlook: ModelAnswers | None = None) -> ReadCounts:
     """Counts of origins with one schedule from the last layer alone, or with an outlook."""
     assert layer.bias is not None
-    return read(layer.bias, Steps.of(layer.schedules[0]), outlook).each_alone()
+    return read(layer.bias, Steps.of(layer.schedules[0]), outlook, pulls=layer.pulls).each_alone()
 
 
 def _chunks(layer: LastLayerGradients) -> Iterator[Tensor]:

@@ -45,7 +45,8 @@ class ObservedLayers:
     answers: ModelAnswers  # of the model, to the adversary's inputs or to the clients' own mean features
     spans: SpanCounts | None = None  # what the hidden layers say
     scaled: bool = True  # the gradients' size is known: False where they were had from those of the weights
-    ebi_weight: float = 0.5  # where EBI and LLBG are mixed: how much of EBI, as clients that come back say
+    pulls: Tensor | None = None  # (origins, classes) what is negative in the weights' gradients, feature by feature
+    pulls_weight: float = 0.5  # where they are mixed with LLBG: how much of them, as clients that come back say
 
     @property
     def end(self) -> Tensor | None:
@@ -152,8 +153,8 @@ class TrainedModel(CountReading):
 class UnknownHardness(CountReading):
     """A trained model without labelled samples: one hardness for all classes, the one with most evidence.
 
-    Over several steps the hardness itself changes, and no constant one is right. Then two published readings err in
-    opposite ways: EBI gives classes that others push up nothing, LLBG with one confidence gives rare classes too much.
+    Over several steps the hardness itself changes, and no constant one is right. Then two readings err in opposite
+    ways: proportions of what is negative give rare classes too little, LLBG, which takes an untrained model, too much.
     Their mean is nearer than either, and than the best constant; clients that come back say how much of each to take.
     """
 
@@ -173,7 +174,7 @@ class UnknownHardness(CountReading):
 
 @final
 class NegativeShares(CountReading):
-    """Counts in proportion to what is negative, as EBI has them: for optimizers that rescale every coordinate."""
+    """Counts in proportion to what is negative: for optimizers that rescale every coordinate."""
 
     name = "ebi"
     words = "proportions of the negative part of the gradient: nothing better fits, low confidence"
@@ -186,22 +187,33 @@ class NegativeShares(CountReading):
 
 
 def _negative_shares(seen: ObservedLayers) -> Tensor:
-    return ebi_counts(seen.bias, torch.full((len(seen.bias),), seen.steps.samples)).double()
+    """(origins, classes) counts in proportion to what is negative: in the weights, else in the bias, as EBI has it.
+
+    EBI gives nothing to classes that others push up. What all classes receive adds up to nothing, so that there are
+    such classes whatever was sent, even if all are as common. Of two it is always one.
+    """
+    if seen.pulls is None or seen.bias.shape[1] <= 2:
+        return ebi_counts(seen.bias, torch.full((len(seen.bias),), seen.steps.samples)).double()
+    return counts_by_pulls(seen.pulls, torch.full((len(seen.bias),), seen.steps.samples))
+
+
+def counts_by_pulls(pulls: Tensor, samples: Tensor) -> Tensor:
+    """(origins, classes) that add up to samples (origins,)."""
+    return samples[:, None] * pulls / pulls.sum(1, keepdim=True).clamp_min(1e-30)
 
 
 def _between_readings(seen: ObservedLayers) -> Tensor:
-    """(origins, classes) between EBI's counts and LLBG's with one confidence for all classes.
+    """(origins, classes) between counts in proportion to what is negative and LLBG's.
 
-    Only EBI's where the size of the gradients is not known, which LLBG needs.
+    Only the former where the size of the gradients is not known, which LLBG needs.
     """
-    many = len(seen.bias)
-    unit, samples = torch.full((many,), float(seen.steps.unit)), torch.full((many,), seen.steps.samples)
     if not seen.scaled:
         return _negative_shares(seen)
-    confident = llbg_counts(seen.bias, unit, samples, torch.full_like(seen.bias, COUNTS.usual_confidence)).double()
-    # EBI calls some class absent whatever was sent, since what all classes receive adds up to nothing: of two, one.
-    weight = seen.ebi_weight if seen.bias.shape[1] > 2 else 0.0
-    return weight * _negative_shares(seen) + (1 - weight) * confident
+    many = len(seen.bias)
+    unit, samples = torch.full((many,), float(seen.steps.unit)), torch.full((many,), seen.steps.samples)
+    untrained = llbg_counts(seen.bias, unit, samples, torch.zeros_like(seen.bias)).double()
+    weight = seen.pulls_weight if seen.bias.shape[1] > 2 else 0.0
+    return weight * _negative_shares(seen) + (1 - weight) * untrained
 
 
 def _around(guess: Tensor, samples: int, doubt: float) -> Posterior:
@@ -320,7 +332,8 @@ def read(
     plain: bool = True,
     spans: SpanCounts | None = None,
     scaled: bool = True,
-    ebi_weight: float = 0.5,
+    pulls: Tensor | None = None,
+    pulls_weight: float = 0.5,
 ) -> ReadingsOf:
     """bias (origins, classes): step gradients of one pass, summed. plain: the optimizer is SGD, its steps add up.
 
@@ -328,7 +341,7 @@ def read(
     which nothing is known.
     """
     even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
-    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled, ebi_weight)
+    seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled, pulls, pulls_weight)
     readings = _applicable(seen) if plain else [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
     parts = [
