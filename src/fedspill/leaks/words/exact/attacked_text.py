@@ -39,6 +39,7 @@ class AttackedText:
     whole: bool  # whether every step uses all samples, so that what was done can be done again
     plain: bool  # whether the steps are those of plain SGD, as far as is known
     rounding: float  # share of the gradient that float32 may have lost when the update was subtracted
+    patience: float = 1.0  # share of the most work that a pass over it may take: an attack has many messages
 
     @property
     def width(self) -> int:

@@ -222,7 +222,7 @@ def _candidates(
 
 def _past_dimensions(rest: AttackedText, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
     """Texts where there are more prefixes than dimensions, if that is not too much work."""
-    if work(rest, cells) > (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK):
+    if work(rest, cells) > rest.patience * (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK):
         return
     last = LastBlock.of(rest)
     for prefixes in grow_wide(rest, cells, rng):
