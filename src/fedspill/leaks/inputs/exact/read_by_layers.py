@@ -17,10 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedspill.leaks.inputs.errors import CannotRecover
 
-MOST_INPUTS = 4_096  # values of a sample, where what layers read has to be solved for them
-WORST_CONDITION = 1e3  # of the map from a sample to what layers read: how much rounding may grow
+MOST_INPUTS = 4_096  # values of a sample, where what layers read has to be solved for them (convention)
+WORST_CONDITION = 1e3  # of the map from a sample to what layers read: how much rounding may grow (convention)
 SAME = 1e-9  # relative, of float64 values that are equal but for rounding
-MIXED = 0.03  # share of what a layer is fed for a mixture of two inputs that these do not give
+MIXED = 0.03  # share of what a layer is fed for a mixture of two inputs that these do not give (convention)
 
 
 @dataclass(frozen=True)
