@@ -81,7 +81,7 @@ class ScaledNumbers:
 
 
 def read_csv(path: Path, needed: Sequence[str]) -> dict[str, list[str]]:
-    """The needed columns of a comma-separated file with a header; every row must be complete."""
+    """The needed columns of a comma-separated file with a header; every row but empty lines must be complete."""
     with refusing(path, "comma-separated text"):
         rows = csv.reader(read_text(path).splitlines(), strict=True)
         header = next(rows, [])
@@ -91,8 +91,14 @@ def read_csv(path: Path, needed: Sequence[str]) -> dict[str, list[str]]:
         places = [header.index(name) for name in needed]
         cells = []
         for number, row in enumerate(rows, start=2):
+            if not row:  # an empty line: editors leave one at the end
+                continue
             if len(row) != len(header):
-                raise InputRefused(f"{path}, line {number}: expected {len(header)} fields, got {len(row)}.")
+                raise InputRefused(
+                    f"{path}, row {number}: expected {len(header)} fields, got {len(row)}.",
+                    remedy="Put a cell that holds a comma in double quotes, and give each row as many cells as there "
+                    "are column names.",
+                )
             cells.append([row[place] for place in places])
     return (
         {name: list(column) for name, column in zip(needed, zip(*cells, strict=True), strict=True)}
