@@ -60,8 +60,8 @@ class CsvTable(DataSource):
         unknown = sum(map(is_missing, labels))
         if unknown:
             notes.append(
-                f"{unknown} of {len(labels)} cells of the column to learn, {self.label!r}, read as missing and count as "
-                "a class."
+                f"{unknown} of {len(labels)} cells of the column to learn, {self.label!r}, read as missing and count "
+                "as a class."
             )
         users = None
         if self.user is not None:
