@@ -20,6 +20,11 @@ THIRTY = {
 }
 
 
+def heed_interrupts() -> None:
+    """Whoever runs the tests may ignore SIGINT (nohup, a job in the background), and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command("audit", "plan.toml", "--out", "out", *words),
@@ -28,6 +33,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=heed_interrupts,
     )
 
 
