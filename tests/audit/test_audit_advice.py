@@ -35,6 +35,10 @@ def test_only_what_can_act_on_an_attack_is_tried_on_it() -> None:
     assert acts_on(guard, active)
     assert acts_on(sums, passive)
     assert not acts_on(sums, active), "it sees sums only as it is"
+    assert acts_on(sums, pair("membership", "curious-server")), (
+        "it needs models alone, and reads updates where they are"
+    )
+    assert not acts_on(sums, pair("membership", "curious-client")), "it sees no update of others"
     assert acts_on(noise, passive)
     assert acts_on(noise, active)
     assert acts_on(DefenseSetting((*guard.chosen, *noise.chosen)), passive)

@@ -49,7 +49,7 @@ from fedspill.metric import Score
 from fedspill.registry import load_leak
 from fedspill.report import comparison, html, markdown, text
 from fedspill.report.figures import percent, points
-from fedspill.report.first_screen import first_screen, shown_advice
+from fedspill.report.first_screen import first_screen, shown_advice, shown_cell
 from fedspill.threat import ADVERSARIES, KNOWLEDGE
 
 # Modules that are imported on the way start generators of their own, which hypothesis takes for ours.
@@ -286,6 +286,51 @@ def found_by(attack: str, leak: str, score: Score) -> Finding:
 def test_the_headline_is_as_sure_as_the_lower_end_of_its_interval(leak: str, low: float, sentence: str) -> None:
     found = [found_by(leak, leak, Score(0.98, low, 1.0, 20, 0.5))]
     assert headline_of(leak_rows(found), found).sentence == sentence
+
+
+def test_where_guessing_is_always_right_there_is_nothing_to_find() -> None:
+    """An attack that does worse than a guess that cannot fail is no figure that anybody should read."""
+    found = [found_by("presence", "presence", Score(0.73, 0.7, 0.76, 400, 1.0))]
+    cell = shown_cell(leak_rows(found)[0].cells[0], AuditResult.model_construct())
+    assert (cell.tag, cell.main) == ("nothing to find", "")
+    assert cell.sub == "guessing alone gets 100 of 100 classes"
+    found = [found_by("presence", "presence", Score(0.73, 0.7, 0.76, 400, 0.9))]
+    cell = shown_cell(leak_rows(found)[0].cells[0], AuditResult.model_construct())
+    assert (cell.tag, cell.main) == ("not found", "73 of 100 classes")
+    assert cell.sub == "no better than guessing, which gets 90"
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_what_a_reader_must_know_of_the_data_stands_on_every_first_screen(result: AuditResult) -> None:
+    noted = result.model_copy(update={"data_note": "Only 10 of the original 70 images are here."})
+    for page in (html.render(noted), text.render(noted), markdown.render(noted).replace("\\", "")):
+        shown = " ".join(page.split())
+        assert "Only 10 of the original 70 images are here." in shown
+    assert "About the data" not in text.render(result)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_a_candidate_that_was_named_and_not_tried_is_told(result: AuditResult) -> None:
+    asked = result.model_copy(update={"untried": ["guard"], "plan": {**result.plan, "candidates": ["guard"]}})
+    said = "Not tried, because what was found here is found without what they change: guard."
+    assert said in " ".join(text.render(asked).split())
+    of_all = asked.model_copy(update={"plan": {**result.plan, "candidates": None}})
+    assert "Not tried, because" not in " ".join(text.render(of_all).split())
+
+
+def test_the_screen_is_as_wide_as_a_terminal_within_reason() -> None:
+    assert [text.fitting(width) for width in (None, 20, 90, 300)] == [100, 72, 90, 120]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(results())
+def test_what_adversaries_know_is_said_in_words(result: AuditResult) -> None:
+    first, *others = result.adversaries
+    server = first.model_copy(update={"knows": ["asked_records"]})
+    page = markup.unescape(html.render(result.model_copy(update={"adversaries": [server, *others]})))
+    assert f"knows {KNOWLEDGE['asked_records']} (asked_records)" in page
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))

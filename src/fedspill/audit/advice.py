@@ -59,13 +59,14 @@ def needs_of(defense: Defense) -> list[str]:
 def acts_on(setting: DefenseSetting, pair: Pair) -> bool:
     """Whether some defense of the setting can change what an attack gets, read off what each of them changes.
 
-    A check of received models stops only who alters them, and hiding single updates only who sees them.
+    A check of received models stops only who alters them, and hiding single updates only who sees them: an attack that
+    can do without them may well read them where they are.
     """
     needs = pair.facts.needed()
     if made_for(needs) == "private towers":
         reads_features = any(group & {"embedding", "prediction"} for group in needs.sees)
         return any(_acts_between_parties(type(defense), reads_features) for defense in setting.defenses())
-    sees_updates = any(pair.threat.sees_of_others(kind) for group in needs.sees for kind in group & SINGLE)
+    sees_updates = any(pair.threat.sees_of_others(kind) for kind in SINGLE)
     return any(_acts(type(defense), sees_updates, "alter_model" in needs.does) for defense in setting.defenses())
 
 

@@ -88,6 +88,8 @@ def _tried(deployment: Deployment, rounds: int) -> list[str]:
     if not deployment.is_vertical and _gives_probabilities(deployment):
         said.append("The network's outputs add up to 1, as behind a softmax; clients train on logits: leave it out.")
     smallest = min(len(own) for own in deployment.shares.clients)
+    if deployment.dataset.note:
+        said.append(deployment.dataset.note)
     said.append(f"{len(deployment.shares.clients)} clients, the smallest with {smallest} samples; {classes} classes.")
     return said
 

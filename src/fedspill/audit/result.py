@@ -476,6 +476,7 @@ class AuditResult(_Model):
     fedspill: str
     verdict: AuditVerdict
     deployment: str
+    data_note: str = ""  # what a reader must know of the data, and how columns of a table were read
     target: Literal["plan", "trace"]
     accuracy: AccuracyFigures | None
     headline: Headline = Headline(sentence="")
@@ -487,6 +488,7 @@ class AuditResult(_Model):
     advice: list[Advice] = Field(default_factory=list)  # single defenses, the best first
     after: AfterAdvice | None = None  # with the best combination in place
     unhelped: list[str] = Field(default_factory=list)  # leaks that none of the defenses tried brings down
+    untried: list[str] = Field(default_factory=list)  # candidates that can act on none of the attacks that found much
     controls: list[ControlResult]
     adversaries: list[AdversarySummary]
     classes: list[str]

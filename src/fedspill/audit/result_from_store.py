@@ -146,6 +146,12 @@ class StoredAudit:
         tried = [(setting, [cell for cell in leaking if acts_on(setting, cell.pair)]) for setting in self.candidates]
         return [(setting, cells) for setting, cells in tried if cells]
 
+    def untried(self) -> list[str]:
+        """Candidates by name of which no setting can act on what leaks; none where nothing leaks enough to try any."""
+        tried = {setting.chosen[0].name for setting, _ in self._trials}
+        names = dict.fromkeys(setting.chosen[0].name for setting in self.candidates)
+        return [name for name in names if name not in tried] if self.target.trace is None and self.leaking() else []
+
     @cached_property
     def _trials(self) -> list[tuple[DefenseSetting, list[Cell]]]:
         return self.trials()
@@ -227,6 +233,7 @@ class StoredAudit:
             fedspill=self.facts["fedspill"],
             verdict=verdict(found, gaps),
             deployment=self.facts["about"]["description"],
+            data_note=self.facts["about"].get("data_note", ""),
             target="trace" if self.target.trace else "plan",
             accuracy=accuracy.figures() if accuracy else None,
             headline=headline_of(rows, found, twin),
@@ -238,6 +245,7 @@ class StoredAudit:
             advice=single_advice(families, rows),
             after=self.best_after(),
             unhelped=unhelped(families),
+            untried=self.untried(),
             controls=[self._control_result(cell.pair) for cell in self.answered()],
             adversaries=self._adversaries(),
             classes=self.facts["about"]["classes"],

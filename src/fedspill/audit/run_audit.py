@@ -352,6 +352,7 @@ def _about_plan(target: Target) -> dict[str, Any]:
         )
     return {
         "description": deployment.describe(),
+        "data_note": deployment.dataset.note,
         "classes": list(deployment.dataset.classes),
         "secure_aggregation": target.plan.federation.secure_aggregation,
     }

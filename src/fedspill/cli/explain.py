@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -98,7 +99,7 @@ def _leak(entry: Entry) -> dict[str, Any]:
         "paper": "",
         "about": leak.question,
         "needs": [],
-        "guess": leak.guess.__doc__,
+        "guess": inspect.cleandoc(leak.guess.__doc__ or ""),
         "metrics": [f"{metric.name}: {metric.title}" for metric in leak.metrics],
         "taxonomy": [f"nearest in {list_}: {number}" for list_, number in leak.taxonomy.items()],
     }

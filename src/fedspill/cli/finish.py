@@ -63,7 +63,7 @@ def finish(screen: Screen, folder: Path, result: AuditResult, *also: Path | None
 
     names = ("html", "json", "sarif", "junit", "markdown")
     written = write_all(folder, result, {name: path for name, path in zip(names, also, strict=True) if path})
-    for line in text.lines(result):
+    for line in text.lines(result, text.fitting(screen.width)):
         screen.say(line)
     screen.say(f"Report: {written['html']}")
     code, why = ending(result)

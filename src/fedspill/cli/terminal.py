@@ -34,6 +34,11 @@ class Screen(Progress):
         """Whether a person sees the progress."""
         return self._err.is_terminal
 
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where there is none."""
+        return self._out.width if self._out.is_terminal else None
+
     def live(self) -> Live:
         """A part of the screen that is drawn again and again, and gone at the end."""
         from rich.live import Live

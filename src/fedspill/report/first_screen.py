@@ -30,6 +30,7 @@ from fedspill.report.readings import ShownReading, shown_readings, twin_words
 MOST_REPEATS = 99  # that a person would run to decide a cell
 MOST_NAMED = 5  # self-checks that failed; all are in the report
 MOST_ADVICE = 3  # pieces of advice on the first screen; all are below it
+CERTAIN = 100  # of 100, by guessing: no attack can be better, and what one gets says nothing
 MOST_LOST_WORDS = f"{100 * MOST_LOST:.0f} points of accuracy"
 
 
@@ -70,6 +71,7 @@ class FirstScreen:
     sentence: str
     severity: str
     about: str
+    data_note: str
     banner: tuple[str, ...]  # configured defenses that are off
     violated: tuple[str, ...]  # claims of differential privacy that do not hold
     claims: tuple[str, ...]  # the others
@@ -87,7 +89,7 @@ class FirstScreen:
     after: tuple[ShownRow, ...]
     after_words: str
     unhelped: str
-    in_vain: str  # defenses that were tried and are not worth their cost
+    in_vain: str  # defenses that were tried and are not worth their cost, and those that could not help
     sure: tuple[str, ...]
 
     @property
@@ -108,6 +110,7 @@ def first_screen(result: AuditResult) -> FirstScreen:
         sentence=headline.sentence,
         severity=headline.severity.word if headline.severity is not None else "none",
         about=_about(result),
+        data_note=result.data_note,
         banner=tuple(f"{check.defense}: {check.why}" for check in result.defense_checks if check.on is False),
         violated=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict == "violated"),
         claims=tuple(claim_words(claim) for claim in result.privacy_claims if claim.verdict != "violated"),
@@ -183,8 +186,10 @@ def shown_cell(cell: LeakCell | None, result: AuditResult) -> ShownCell:
     if cell.follows_from and cell.severity is not None:
         return ShownCell(cell.severity.word, cell.severity.word, "", cell.why, cell.follows_from.replace("_", " "))
     kind = cell.state.replace(" ", "-")
+    if cell.state in ("not found", "undecided") and cell.of_100_by_guessing == CERTAIN:
+        return ShownCell(kind, "nothing to find", "", f"guessing alone gets {cell.guessing}")
     if cell.state == "not found":
-        return ShownCell(kind, cell.state, cell.figure, _guessing(cell))
+        return ShownCell(kind, cell.state, cell.figure, _no_better(cell))
     if cell.state == "undecided":
         return ShownCell(kind, cell.state, cell.between or cell.figure, _to_decide(cell, result))
     if cell.why == HOLDS_IT:
@@ -232,6 +237,11 @@ def _left(change: LeakChange) -> str:
 
 def _guessing(cell: LeakCell) -> str:
     return short_guessing(cell.figure, cell.guessing)
+
+
+def _no_better(cell: LeakCell) -> str:
+    """Of a figure that is no success, however high it is: guessing gets as much or more."""
+    return f"no better than guessing, which gets {_guessing(cell).removesuffix(' by guessing')}"
 
 
 def _to_decide(cell: LeakCell, result: AuditResult) -> str:
@@ -329,7 +339,12 @@ def _in_vain(result: AuditResult) -> str:
     helps = {defense.name for advice in advised for defense in advice.defenses}
     tried = dict.fromkeys(setting.defense for family in result.families for setting in family.settings)
     names = [name for name in tried if name and name not in helps]
-    return f"No gain worth {MOST_LOST_WORDS}: {_listed(names)}." if names else ""
+    said = [f"No gain worth {MOST_LOST_WORDS}: {_listed(names)}."] if names else []
+    if result.untried and result.plan.get("candidates"):  # whoever names a defense asks what it does here
+        said.append(
+            f"Not tried, because what was found here is found without what they change: {_listed(result.untried)}."
+        )
+    return " ".join(said)
 
 
 def _sure(result: AuditResult) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ def render(result: AuditResult) -> str:
     if screen.verdict:
         lines += [f"**{text(screen.verdict)}** ({screen.severity}). {text(screen.beside)}", ""]
     lines += [f"{text(screen.about)} **{text(screen.defenses)}**", "", *_table(screen.tested, screen), ""]
+    lines += [f"About the data: {text(screen.data_note)}", ""] if screen.data_note else []
     for line in screen.claims:
         lines += [f"{text(line)}.", ""]
     lines += [f"- {text(row.title)}: {text(row.reason)}" for row in screen.untested]

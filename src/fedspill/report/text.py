@@ -1,4 +1,7 @@
-"""The first screen as plain text, for terminals: at most 40 lines of 100 columns for an audit of eight leaks."""
+"""The first screen as plain text, for terminals: at most 40 lines of 100 columns for an audit of eight leaks.
+
+In a terminal it is as wide as that is.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,17 @@ from fedspill.report.clean import cleaned
 from fedspill.report.first_screen import FirstScreen, ShownCell, first_screen
 from fedspill.report.readings import TOO_FEW, ShownTable
 
-WIDTH = 100
+WIDTH = 100  # where nobody says how wide the terminal is
+NARROWEST, WIDEST = 72, 120  # narrower, columns of the table fall apart; wider, lines are hard to read: conventions
 FIRST = 28  # columns of the leaks' names
 GAP = 2
 MOST_ADVICE = 2  # pieces of it that a terminal shows
 CLIENTS = 6  # rows of a reading that a terminal shows
+
+
+def fitting(width: int | None) -> int:
+    """How wide the screen is to be drawn in a terminal of that width; None where there is no terminal."""
+    return WIDTH if width is None else min(max(width, NARROWEST), WIDEST)
 
 
 def render(result: AuditResult, width: int = WIDTH) -> str:
@@ -26,7 +35,8 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
     result = cleaned(result)
     screen = first_screen(result)
     said = [*_filled(screen.sentence.upper() if not screen.rows else screen.sentence, width)]
-    said += [f"!! CONFIGURED DEFENSE IS OFF: {line}" for line in screen.banner]
+    for line in screen.banner:
+        said += _filled(f"!! CONFIGURED DEFENSE IS OFF: {line}", width, "   ")
     for line in screen.violated:
         said += _filled(f"!! CLAIM OF PRIVACY IS VIOLATED: {line}.", width, "   ")
     for line in screen.turned_away:
@@ -34,6 +44,7 @@ def lines(result: AuditResult, width: int = WIDTH) -> list[str]:
     if screen.verdict:
         said += _filled(f"[{screen.severity}] {screen.verdict}. {screen.beside}", width)
     said += _filled(f"{screen.about} {screen.defenses}", width)
+    said += _filled(f"About the data: {screen.data_note}", width) if screen.data_note else []
     for line in screen.claims:
         said += _filled(f"{line}.", width)
     said += ["", *_table(screen, width), ""]
