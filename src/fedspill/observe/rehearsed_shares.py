@@ -5,6 +5,7 @@
              others, so the model is first let learn from them for a while; how long, what the clients sent decides
     near     for every client, make-believe ones with shares around its estimate, as far off as the estimates before
              were; they hold the same samples in all rounds, as it does, so that all its rounds are read together
+    together clients whose estimates scatter no more than errors do are alike, and each is read by all
 
 What was done to the samples on the way (optimizer, drift, clipping, noise) is in what the make-believe clients sent,
 so that nothing needs to be known of it. How far their own estimates are off says how sure the result is.
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import NotApplicable
+from fedspill.observe.clients_together import read_together
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
@@ -159,7 +161,7 @@ def rehearsed(
         own = [updates[index] for index in group]
         found = _near([learnt[one.round] for one in own], own, [first[index] for index in group], rng, plan)
         result |= dict(zip(group, found, strict=True))
-    return [result[index] for index in range(len(updates))], learnt
+    return read_together([result[index] for index in range(len(updates))]), learnt
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -20,6 +19,7 @@ from fedspill.leaks.labels.counts.trial import tried_on_make_believe
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
+from fedspill.observe.real_errors import UNREHEARSED, enlarged
 from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
 from fedspill.observe.rehearsed_shares import (
     RehearsedShares,
@@ -32,7 +32,6 @@ from fedspill.observe.rehearsed_shares import (
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 
-UNREHEARSED = 1.15  # how much larger errors of real clients are besides (label_zoo.py --few, seeds 601, 602)
 LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
 EXACT = 0.985  # of the labels of make-believe clients: what reads so many needs no rehearsal (convention)
 
@@ -131,21 +130,9 @@ def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: dict[int, floa
     return replace(rehearsed, **own, routes=tuple(routes))
 
 
-def rareness(classes: int) -> float:
-    """How much larger errors are than those of make-believe clients say, which rest on few auxiliary samples.
-
-    Make-believe clients hold many halves of these, but all real ones are read by the same samples: one draw for each
-    class. An error whose size is known from so many draws is distributed as Student's t, whose mean absolute value is
-    larger than the normal law's by this factor: 1.77 for two classes, 1.08 for ten, 1.01 for a hundred.
-    """
-    draws = float(max(classes, 2))
-    log_mean = math.lgamma((draws + 1) / 2) - math.lgamma(draws / 2) + 0.5 * math.log(draws)
-    return 2 * math.exp(log_mean) / (draws - 1) / math.sqrt(2)
-
-
 def widened(result: RehearsedShares) -> float:
     """How much larger a client's errors are taken to be than those of make-believe ones."""
-    return UNREHEARSED * rareness(len(result.shares)) * result.doubt
+    return enlarged(len(result.shares)) * result.doubt
 
 
 def _of_round(stage: RehearsalPlan, results: Sequence[RehearsedShares], number: int) -> list[RehearsedShares]:
