@@ -37,8 +37,7 @@ class Hypotheses:
 
     Variances of a share are given over those of a client that holds one class alone, drawn at random: a Dirichlet
     distribution with parameters that sum to a has 1 / (a + 1). Grids are about evenly spaced in the logarithm, by
-    convention; the numbers below them were chosen on 102 federations of development seeds
-    801 to 803.
+    convention; the numbers below were chosen on 102 federations (development seeds 801 to 803).
     """
 
     between: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # clients
@@ -47,7 +46,7 @@ class Hypotheses:
     doubt_of_noise: float = 0.35  # deviation of its logarithm, around what `enlarged` says (development)
     common: float = 0.2  # of the errors' variance is the same for all: they are read by the same samples (development)
     alike: float = 0.1  # probability that clients are alike (development; .1 to .35 differ by .7 points at most)
-    alike_below: float = 0.07  # of `between`: fifteen classes of the broad draw's even kind, and less (development)
+    alike_below: float = 0.07  # of `between`: Dirichlet parameters that sum to 13 or more (development)
     unseen: float = 0.65  # of the errors' variance stays stated: what all err by together does not show (development)
     least_slope: float = 0.1  # of estimates in the truth: below it nothing was read (convention)
 
