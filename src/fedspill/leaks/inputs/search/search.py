@@ -20,6 +20,7 @@ from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction
 from fedspill.leaks.inputs.search.objectives import GradientDistance
 from fedspill.leaks.inputs.search.optimizers import OptimizerState, SearchOptimizer, moved_to
 from fedspill.leaks.inputs.search.priors import Prior
+from fedspill.leaks.inputs.search.product_convolutions import by_products
 
 Start: TypeAlias = Literal["normal", "uniform", "zero"]
 
@@ -137,7 +138,7 @@ def reconstruct(
         sound = slope.isfinite().all(1, keepdim=True)
         return match.detach(), loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
 
-    measured = replayed(measure, optimizer.points) if like.is_cuda else measure
+    measured = replayed((measure, by_products(measure)), optimizer.points) if like.is_cuda else measure
 
     def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
         match, loss, slope = measured(at)

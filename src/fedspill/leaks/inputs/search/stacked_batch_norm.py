@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from typing import final
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -55,11 +54,12 @@ class FixedBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         each = (-1, *(1 for _ in range(x.ndim - 2)))
-        # Constants first: what is multiplied by them needs no gradient of its own.
-        shown = torch.addcmul(self.get_buffer("summand").view(each), x, self.get_buffer("factor").view(each))
+        # Constants first: what is multiplied by them needs no gradient of its own. Not by torch.addcmul, whose
+        # derivatives multiply once more, by its own factor of one.
+        shown = x * self.get_buffer("factor").view(each) + self.get_buffer("summand").view(each)
         if self.weight is None:
             return shown
-        return torch.addcmul(self.bias.view(each), shown, self.weight.view(each))
+        return shown * self.weight.view(each) + self.bias.view(each)
 
 
 @final
