@@ -22,6 +22,8 @@ from fedspill.leaks.inputs.search.optimizers import OptimizerState, SearchOptimi
 from fedspill.leaks.inputs.search.priors import Prior
 from fedspill.leaks.inputs.search.product_convolutions import by_products
 
+UNSEEN = 8  # steps on a GPU between two looks at whether all is explained: each look waits for what was launched
+
 Start: TypeAlias = Literal["normal", "uniform", "zero"]
 
 
@@ -34,6 +36,10 @@ class Box:
 
     def clamp(self, x: Tensor) -> Tensor:
         return torch.maximum(torch.minimum(x, self.high.to(x)), self.low.to(x))
+
+    def like(self, tensor: Tensor) -> Box:
+        """The same on the device of that tensor, and as precise."""
+        return Box(self.low.to(tensor), self.high.to(tensor))
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,8 @@ def reconstruct(
     rng.set_state(state.generator_state)
     restarts = len(optimizer.points)
     fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
+    box = None if box is None else box.like(like)
+    looks = UNSEEN if like.is_cuda else 1
 
     def read(at: Tensor) -> tuple[Tensor, Tensor]:
         x = at[:, :size].reshape(restarts, *shape)
@@ -150,7 +158,7 @@ def reconstruct(
     def state_now() -> SearchState:
         return SearchState(optimizer, least.clone(), best.clone(), rng.get_state())
 
-    while optimizer.step < recipe.steps and not bool((least < recipe.enough).any()):
+    while optimizer.step < recipe.steps and (optimizer.step % looks or not bool((least < recipe.enough).any())):
         optimizer, _losses = recipe.optimizer.move(optimizer, evaluate, rng)
         if recipe.boxed and box is not None:
             x, rest = optimizer.points[:, :size].reshape(restarts, *shape), optimizer.points[:, size:]
