@@ -11,6 +11,7 @@ first one they end is the last column.
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ from torch.profiler import ProfilerActivity, profile
 from fedspill.cuda_graphs import Measure, replayed
 from fedspill.leaks.inputs.search import search
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
+from fedspill.leaks.inputs.search.objectives import CosineDistance
+from fedspill.leaks.inputs.search.product_convolutions import by_products
 from fedspill.leaks.inputs.search.recipes import inverting_gradients
 from fedspill.models.resnet import ResNet18
 from fedspill.placement import use_full_precision
@@ -76,6 +79,25 @@ def kernels(model: nn.Module, observed: list[Tensor], batch: int, named: int) ->
     return sum(took for took, _ in each.values()) / 1e6, sum(count for _, count in each.values())
 
 
+def slope(model: nn.Module, observed: list[Tensor], x: Tensor, targets: Tensor) -> Tensor:
+    """What the first step follows."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(CosineDistance()(gradients_of(model)(x, targets), observed).sum(), x)[0]
+
+
+def rounding(model: nn.Module, observed: list[Tensor], batch: int) -> tuple[float, float]:
+    """How far slopes by convolutions and by products are from those in double precision, relative."""
+    x, targets = (
+        torch.rand(1, batch, 3, 32, 32, device="cuda"),
+        torch.eye(10, device="cuda")[None, torch.arange(batch) % 10],
+    )
+    twice = copy.deepcopy(model).double(), [one.double() for one in observed], x.double(), targets.double()
+    exact = slope(*twice)
+    found = [work(model, observed, x, targets) for work in (slope, by_products(slope))]
+    first, second = (float((one - exact).norm() / exact.norm()) for one in found)
+    return first, second
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--batches", type=int, nargs="+", default=[1, 4])
@@ -102,6 +124,8 @@ def main() -> None:
             apart = float((x - first).abs().max())
             rates = f"{asked.steps / seconds:.0f} | {later:.0f} | {count:.0f} | {busy * asked.steps / seconds:.0%}"
             print(f"| {batch} | {name} | {rates} | {apart:.2g} |", flush=True)
+        by_convolutions, by_matrices = rounding(model, observed, batch)
+        print(f"slopes off by {by_convolutions:.1g} by convolutions, {by_matrices:.1g} by products", flush=True)
 
 
 if __name__ == "__main__":
