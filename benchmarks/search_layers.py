@@ -106,7 +106,7 @@ def measured(layer: Layer, x: Tensor, weight: Tensor, *, report: bool) -> tuple[
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         second()
         torch.cuda.synchronize()
-    table = seen.key_averages()
+    table = [event for event in seen.key_averages() if event.self_device_time_total]
     if report:
         for event in sorted(table, key=lambda e: -e.self_device_time_total):
             print(f"    {event.count:3d} x {event.self_device_time_total / event.count:7.1f} us  {event.key[:110]}")

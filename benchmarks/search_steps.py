@@ -71,7 +71,8 @@ def kernels(model: nn.Module, observed: list[Tensor], batch: int, named: int) ->
     for steps in (5, 25):
         with profile(activities=[ProfilerActivity.CUDA]) as trace:
             searched(model, observed, batch, steps)
-        seen.append({event.key: (event.self_device_time_total, event.count) for event in trace.key_averages()})
+        ran = [event for event in trace.key_averages() if event.self_device_time_total]
+        seen.append({event.key: (event.self_device_time_total, event.count) for event in ran})
     few, many = seen
     each = {name: [(a - b) / 20 for a, b in zip(many[name], few.get(name, (0, 0)), strict=True)] for name in many}
     for name, (took, count) in sorted(each.items(), key=lambda one: -one[1][0])[:named]:
@@ -82,18 +83,17 @@ def kernels(model: nn.Module, observed: list[Tensor], batch: int, named: int) ->
 def slope(model: nn.Module, observed: list[Tensor], x: Tensor, targets: Tensor) -> Tensor:
     """What the first step follows."""
     x = x.clone().requires_grad_()
-    return torch.autograd.grad(CosineDistance()(gradients_of(model)(x, targets), observed).sum(), x)[0]
+    return torch.autograd.grad(CosineDistance().to(observed)(gradients_of(model)(x, targets)).sum(), x)[0]
 
 
 def rounding(model: nn.Module, observed: list[Tensor], batch: int) -> tuple[float, float]:
-    """How far slopes by convolutions and by products are from those in double precision, relative."""
-    x, targets = (
-        torch.rand(1, batch, 3, 32, 32, device="cuda"),
-        torch.eye(10, device="cuda")[None, torch.arange(batch) % 10],
+    """How far slopes by convolutions and by products are from those in double precision on the CPU, relative."""
+    x, targets = torch.rand(1, batch, 3, 32, 32), torch.eye(10)[None, torch.arange(batch) % 10]
+    exact = slope(
+        copy.deepcopy(model).double().cpu(), [one.double().cpu() for one in observed], x.double(), targets.double()
     )
-    twice = copy.deepcopy(model).double(), [one.double() for one in observed], x.double(), targets.double()
-    exact = slope(*twice)
-    found = [work(model, observed, x, targets) for work in (slope, by_products(slope))]
+    there = x.cuda(), targets.cuda()
+    found = [work(model, observed, *there).double().cpu() for work in (slope, by_products(slope))]
     first, second = (float((one - exact).norm() / exact.norm()) for one in found)
     return first, second
 

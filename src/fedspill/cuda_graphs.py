@@ -57,7 +57,7 @@ class _Recorded:
             here = like.detach().clone()
             try:
                 found = tuple(part.clone() for part in measure(here))
-                replay = record_graph(lambda: _copy(measure(here), found), WARM - 1)
+                replay = record_graph(lambda: _copy(measure(here), found), warm=0)  # that was the warming up
             except RuntimeError:  # it waits for the device (a branch on values, a copy to the CPU), or is too large
                 torch.cuda.synchronize()
                 record_graph(

@@ -16,6 +16,8 @@ LAYERS = {
     "strided": lambda: nn.Conv2d(3, 5, 3, stride=2, padding=1),
     "oblong": lambda: nn.Conv2d(3, 5, (3, 2), stride=(2, 1), padding=(0, 1), dilation=(1, 2)),
     "one by one": lambda: nn.Conv2d(3, 5, 1, stride=2),
+    "pixel by pixel": lambda: nn.Conv2d(3, 5, 1),
+    "padded pixels": lambda: nn.Conv2d(3, 5, 1, stride=2, padding=4),
     "reflected": lambda: nn.Conv2d(3, 5, 3, padding=1, padding_mode="reflect"),
 }
 

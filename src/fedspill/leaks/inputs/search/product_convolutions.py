@@ -52,9 +52,10 @@ def product_convolution(
     )
     # One image of many planes: windows are cut from each plane by itself, by one kernel for the whole batch.
     planes = x.transpose(0, 1).reshape(1, channels * batch, height, width)
-    cut = nn.functional.unfold(planes, (tall, wide), dilation, padding, stride)
     cells, places = tall * wide, rows * columns
-    windows = cut.view(channels, batch, cells, places).transpose(1, 2).reshape(channels * cells, batch * places)
+    if (cells, stride, padding) != (1, (1, 1), (0, 0)):  # else pixels are the windows
+        planes = nn.functional.unfold(planes, (tall, wide), dilation, padding, stride)
+    windows = planes.view(channels, batch, cells, places).transpose(1, 2).reshape(channels * cells, batch * places)
     made = weight.flatten(1) @ windows
     if bias is not None:
         made = made + bias[:, None]

@@ -128,6 +128,7 @@ def reconstruct(
     restarts = len(optimizer.points)
     fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
     box = None if box is None else box.like(like)
+    distance = recipe.objective.to(observed)
     looks = UNSEEN if like.is_cuda else 1
 
     def read(at: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,7 @@ def reconstruct(
         at = at.detach().requires_grad_()
         with torch.enable_grad():
             x, soft = read(at)
-            match = recipe.objective(gradients(x, soft), observed)
+            match = distance(gradients(x, soft))
             loss = match + sum(prior(x) for prior in recipe.priors)
             (slope,) = torch.autograd.grad(loss.sum(), [at])
         sound = slope.isfinite().all(1, keepdim=True)
