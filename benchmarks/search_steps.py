@@ -1,11 +1,11 @@
 """Steps a second of gradient matching on a GPU: launched kernel by kernel, and replayed as one CUDA graph.
 
-    python benchmarks/search_steps.py [--batches 1 4] [--steps 400] [--kernels 40]
+    python benchmarks/search_steps.py [--batches 1 4] [--steps 400] [--restarts 1] [--side 32] [--kernels 40]
 
-ResNet18 on images of 32 x 32 with 10 classes, Inverting Gradients' recipe, one restart. Replayed are convolutions as
-such, as matrix products, and whichever was measured to be faster, which is what a search does. Kernels busy is the
-time that kernels ran, of the time that the clock shows, recording included. All searches start alike; how far from the
-first one they end is the last column.
+ResNet18 on images of 32 x 32 with 10 classes, Inverting Gradients' recipe; a step moves all restarts. Replayed are
+convolutions as such, as matrix products, and whichever was measured to be faster, which is what a search does. Kernels
+busy is the time that kernels ran, of the time that the clock shows, recording included. All searches start alike; how
+far from the first one they end is the last column.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -48,29 +49,45 @@ def sent(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     return [g.detach() for g in torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))]
 
 
-def searched(model: nn.Module, observed: list[Tensor], batch: int, steps: int) -> tuple[float, Tensor]:
+@dataclass(frozen=True, eq=False)
+class Problem:
+    model: nn.Module
+    observed: list[Tensor]
+    shape: tuple[int, ...]  # (B, channels, height, width)
+    restarts: int
+
+    @staticmethod
+    def of(batch: int, side: int, restarts: int) -> Problem:
+        torch.manual_seed(0)
+        shape = (batch, 3, side, side)
+        model = ResNet18().build(shape[1:], 10, seed=1).cuda().eval()
+        x, y = torch.rand(shape, device="cuda"), torch.arange(batch, device="cuda") % 10
+        return Problem(model, sent(model, x, y), shape, restarts)
+
+
+def searched(problem: Problem, steps: int) -> tuple[float, Tensor]:
     """Seconds, and where it ended."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     found = search.reconstruct(
-        inverting_gradients(steps),
-        gradients_of(model),
-        observed,
-        (batch, 3, 32, 32),
+        inverting_gradients(steps, restarts=problem.restarts),
+        gradients_of(problem.model),
+        problem.observed,
+        problem.shape,
         10,
         rng=torch.Generator().manual_seed(1),
-        targets=search.one_hot(torch.arange(batch) % 10, 10),
+        targets=search.one_hot(torch.arange(problem.shape[0]) % 10, 10),
     )
     torch.cuda.synchronize()
     return time.perf_counter() - began, found.x
 
 
-def kernels(model: nn.Module, observed: list[Tensor], batch: int, named: int) -> tuple[float, float]:
+def kernels(problem: Problem, named: int) -> tuple[float, float]:
     """Seconds in kernels, and their number, of one step; those that take longest are printed."""
     seen = []
     for steps in (5, 25):
         with profile(activities=[ProfilerActivity.CUDA]) as trace:
-            searched(model, observed, batch, steps)
+            searched(problem, steps)
         ran = [event for event in trace.key_averages() if event.self_device_time_total]
         seen.append({event.key: (event.self_device_time_total, event.count) for event in ran})
     few, many = seen
@@ -86,9 +103,10 @@ def slope(model: nn.Module, observed: list[Tensor], x: Tensor, targets: Tensor) 
     return torch.autograd.grad(CosineDistance().to(observed)(gradients_of(model)(x, targets)).sum(), x)[0]
 
 
-def rounding(model: nn.Module, observed: list[Tensor], batch: int) -> tuple[float, float]:
+def rounding(problem: Problem) -> tuple[float, float]:
     """How far slopes by convolutions and by products are from those in double precision on the CPU, relative."""
-    x, targets = torch.rand(1, batch, 3, 32, 32), torch.eye(10)[None, torch.arange(batch) % 10]
+    x, targets = torch.rand(1, *problem.shape), torch.eye(10)[None, torch.arange(problem.shape[0]) % 10]
+    model, observed = problem.model, problem.observed
     exact = slope(
         copy.deepcopy(model).double().cpu(), [one.double().cpu() for one in observed], x.double(), targets.double()
     )
@@ -102,29 +120,28 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--batches", type=int, nargs="+", default=[1, 4])
     options.add_argument("--steps", type=int, default=400)
+    options.add_argument("--restarts", type=int, default=1)
+    options.add_argument("--side", type=int, default=32)
     options.add_argument("--kernels", type=int, default=0, help="how many kernels are named, by the time they take")
     asked = options.parse_args()
     use_full_precision()
     print("| batch | way | steps a second | the last half | kernels a step | busy | apart |")
     print("|---|---|---|---|---|---|---|")
     for batch in asked.batches:
-        torch.manual_seed(0)
-        model = ResNet18().build((3, 32, 32), 10, seed=1).cuda().eval()
-        x, y = torch.rand(batch, 3, 32, 32, device="cuda"), torch.arange(batch, device="cuda") % 10
-        observed = sent(model, x, y)
+        problem = Problem.of(batch, asked.side, asked.restarts)
         first = None
         for name, way in CONTENDERS.items():
             search.replayed = way
-            searched(model, observed, batch, 20)  # warm
-            half, _ = searched(model, observed, batch, asked.steps // 2)
-            seconds, x = searched(model, observed, batch, asked.steps)
-            busy, count = kernels(model, observed, batch, asked.kernels)
+            searched(problem, 20)  # warm
+            half, _ = searched(problem, asked.steps // 2)
+            seconds, x = searched(problem, asked.steps)
+            busy, count = kernels(problem, asked.kernels)
             first = x if first is None else first
             later = asked.steps / 2 / (seconds - half)  # recording falls out
             apart = float((x - first).abs().max())
             rates = f"{asked.steps / seconds:.0f} | {later:.0f} | {count:.0f} | {busy * asked.steps / seconds:.0%}"
             print(f"| {batch} | {name} | {rates} | {apart:.2g} |", flush=True)
-        by_convolutions, by_matrices = rounding(model, observed, batch)
+        by_convolutions, by_matrices = rounding(problem)
         print(f"slopes off by {by_convolutions:.1g} by convolutions, {by_matrices:.1g} by products", flush=True)
 
 
