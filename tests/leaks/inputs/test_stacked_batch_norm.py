@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of, local_steps_of
+from fedspill.leaks.inputs.search.product_convolutions import by_products
 from fedspill.leaks.inputs.search.stacked_batch_norm import (
     ExplicitBatchNorm,
     FixedBatchNorm,
@@ -86,9 +87,10 @@ def test_stacked_slopes_are_those_of_differences(kind: str, steps: int) -> None:
     assert float((slope * way).sum()) == pytest.approx(difference, rel=1e-6)
 
 
+@pytest.mark.parametrize("products", [False, True])
 @pytest.mark.parametrize(("restarts", "steps"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_few_kernels_are_the_same_batch_norm_up_to_third_derivatives(
-    restarts: int, steps: int, monkeypatch: pytest.MonkeyPatch
+    restarts: int, steps: int, products: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(4)
     layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6)]
@@ -105,6 +107,8 @@ def test_few_kernels_are_the_same_batch_norm_up_to_third_derivatives(
     for forward in (FixedBatchNorm.forward, by_few_kernels):
         monkeypatch.setattr(FixedBatchNorm, "forward", forward)
         gradients = gradients_of(model) if steps == 1 else local_steps_of(model, each, 0.3, 0.5)
+        if forward is by_few_kernels and products:
+            gradients = by_products(gradients)
         x = start.clone().requires_grad_()
         flat = torch.cat([one.flatten(1) for one in gradients(x, targets)], 1)
         (slope,) = torch.autograd.grad(flat.square().sum(), x, create_graph=True)

@@ -144,10 +144,15 @@ def _sums_and_product(
     above: Tensor, x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """above * weight * factor; sums over a channel of above * (x * factor + summand), and of above. One kernel."""
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
-        above, x, weight, mean, variance, None, None, False, eps, [True, True, True]
+    # Convolutions by products leave channels first in memory: as one sample of long channels they come back like that.
+    swapped = x.transpose(0, 1).is_contiguous()
+    given = [t.transpose(0, 1).reshape(1, len(weight), -1) for t in (above, x)] if swapped else [above, x]
+    product, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(
+        *given, weight, mean, variance, None, None, False, eps, [True, True, True]
     )
-    return found
+    if swapped:
+        product = product.view(x.transpose(0, 1).shape).transpose(0, 1)
+    return product, to_weight, to_bias
 
 
 @final
