@@ -100,7 +100,7 @@ def kernels(problem: Problem, named: int) -> tuple[float, float]:
 def slope(model: nn.Module, observed: list[Tensor], x: Tensor, targets: Tensor) -> Tensor:
     """What the first step follows."""
     x = x.clone().requires_grad_()
-    return torch.autograd.grad(CosineDistance().to(observed)(gradients_of(model)(x, targets)).sum(), x)[0]
+    return torch.autograd.grad(CosineDistance().against(observed)(gradients_of(model)(x, targets)).sum(), x)[0]
 
 
 def rounding(problem: Problem) -> tuple[float, float]:

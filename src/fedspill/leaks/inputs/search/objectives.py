@@ -19,7 +19,7 @@ class GradientDistance(ABC):
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
         """(R,) the distance of each restart."""
 
-    def to(self, observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
+    def against(self, observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
         """The distance to these; what depends on them alone is worked out once."""
         return lambda candidate: self(candidate, observed)
 
@@ -81,9 +81,9 @@ class CosineDistance(GradientDistance):
         theirs = torch.stack([seen.square().sum() for seen in observed])[:, None]
         return 1 - products.sum(0) / (own.sum(0) * theirs.sum(0)).clamp_min(1e-30).sqrt()
 
-    def to(self, observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
+    def against(self, observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
         """On a GPU tensors are joined to a few vectors, since kernels cost more than copies there."""
-        return joined_cosine(observed) if observed[0].is_cuda else super().to(observed)
+        return joined_cosine(observed) if observed[0].is_cuda else super().against(observed)
 
 
 @final

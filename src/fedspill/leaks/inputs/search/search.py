@@ -128,7 +128,7 @@ def reconstruct(
     restarts = len(optimizer.points)
     fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
     box = None if box is None else box.like(like)
-    distance = recipe.objective.to(observed)
+    distance = recipe.objective.against(observed)
     looks = UNSEEN if like.is_cuda else 1
 
     def read(at: Tensor) -> tuple[Tensor, Tensor]:
