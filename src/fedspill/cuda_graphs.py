@@ -60,9 +60,7 @@ class _Recorded:
                 replay = record_graph(lambda: _copy(measure(here), found), warm=0)  # that was the warming up
             except RuntimeError:  # it waits for the device (a branch on values, a copy to the CPU), or is too large
                 torch.cuda.synchronize()
-                record_graph(
-                    lambda: here.zero_()
-                )  # one that ends well, or random numbers are taken to be recorded still
+                record_graph(here.zero_)  # one that ends well, or random numbers are taken to be recorded still
                 return None
         torch.cuda.current_stream().wait_stream(stream)
         return _Recorded(here, found, replay)

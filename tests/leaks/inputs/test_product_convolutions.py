@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 from fedspill import cuda_graphs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of, local_steps_of
+from fedspill.leaks.inputs.search.objectives import CosineDistance, joined_cosine
+from fedspill.leaks.inputs.search.optimizers import Adam
+from fedspill.leaks.inputs.search.priors import TotalVariation
 from fedspill.leaks.inputs.search.product_convolutions import NoConvolutions, by_products
+from fedspill.leaks.inputs.search.search import Box, Recipe, one_hot, reconstruct
+from fedspill.leaks.inputs.search.stacked_batch_norm import FixedBatchNorm, few_kernels
 from fedspill.models.resnet import ResNet18
 
 LAYERS = {
@@ -55,6 +60,46 @@ def test_a_whole_residual_network_differs_by_rounding_only() -> None:
     expected = slopes(model, x, targets, 1)
     for found, wanted in zip(by_products(slopes)(model, x, targets, 1), expected, strict=True):
         assert float((found - wanted).norm() / wanted.norm()) < 1e-10
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_all_that_a_gpu_does_otherwise_leads_to_the_same_place(restarts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ends_at("cpu", restarts)
+    monkeypatch.setattr(FixedBatchNorm, "forward", by_few_kernels)
+    monkeypatch.setattr(CosineDistance, "against", lambda self, observed: joined_cosine(observed))
+    assert torch.allclose(by_products(ends_at)("cpu", restarts), expected, atol=1e-9)
+
+
+def by_few_kernels(layer: FixedBatchNorm, x: Tensor) -> Tensor:
+    known = [layer.get_buffer(name) for name in ("mean", "variance", "factor", "summand")]
+    return few_kernels(x, layer.weight, layer.bias, *known, layer.eps)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_search_on_a_gpu_goes_where_it_goes_on_the_cpu(restarts: int) -> None:
+    here, there = (ends_at(device, restarts) for device in ("cpu", "cuda"))
+    assert torch.allclose(there.cpu(), here, atol=1e-6)
+
+
+def ends_at(device: str, restarts: int) -> Tensor:
+    """After a few steps in double precision, in a network with everything that is done otherwise on a GPU."""
+    model = ResNet18().build((3, 16, 16), 10, seed=3).double().eval()
+    torch.manual_seed(1)
+    x, y = torch.rand(2, 3, 16, 16, dtype=torch.float64), torch.tensor([3, 5])
+    sent = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    recipe = Recipe(CosineDistance(), Adam(0.1, 3), 3, (TotalVariation(0.01),), restarts)
+    found = reconstruct(
+        recipe,
+        gradients_of(model.to(device)),
+        [g.to(device) for g in sent],
+        x.shape,
+        10,
+        rng=torch.Generator().manual_seed(0),
+        targets=one_hot(y, 10),
+        box=Box(torch.tensor(-1.0), torch.tensor(2.0)),
+    )
+    return found.state.optimizer.points
 
 
 @pytest.mark.parametrize(
