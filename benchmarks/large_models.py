@@ -9,7 +9,8 @@ many  10,000 clients x 20 rounds of an MLP, all clients in every round; of the f
 
 Each audit is the command `fedspill audit`. Memory is that of the whole process tree, as `limits.memory_mb` counts it:
 what the processes hold for themselves, without pages of files that the system can drop. A run that exceeds
---limit-gb is stopped.
+--limit-gb is stopped. With `--device cuda` also the seconds that units held the GPU, and its memory. What `--dry-run`
+foretells stands in brackets, over what was measured.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from measured import GpuWatch, unit_seconds
 
 from fedspill.audit.process_tree import end_tree, memory_of
 
@@ -150,8 +152,22 @@ class Cost:
     minutes: float
     peak_gb: float
     disk_gb: float
+    gpu_gb: float
+    unit_minutes: float  # of the clock; on a GPU, while units had it
     stopped: bool
+    foretold: dict[str, float]  # by `--dry-run`
     findings: dict[str, str]
+
+    def words(self) -> str:
+        told = self.foretold
+        said = [
+            f"{self.minutes:.1f} min ({told['minutes'] / self.minutes:.2f}), {self.unit_minutes:.1f} in units",
+            f"{self.peak_gb:.2f} GB ({told['memory_bytes'] / 1e9 / self.peak_gb:.2f})",
+            f"{self.disk_gb:.2f} GB of disk ({told['disk_bytes'] / 1e9 / self.disk_gb:.2f})",
+        ]
+        if self.gpu_gb:
+            said.append(f"{self.gpu_gb:.2f} GB of the GPU ({told['gpu_memory_bytes'] / 1e9 / self.gpu_gb:.2f})")
+        return ", ".join([*said, "stopped at the limit" if self.stopped else "whole"])
 
 
 def pictures(classes: int = 10, side: int = 224) -> tuple[torch.Tensor, ...]:
@@ -166,12 +182,17 @@ def pictures(classes: int = 10, side: int = 224) -> tuple[torch.Tensor, ...]:
 
 
 def audit(name: str, folder: Path, limit_gb: float, options: list[str]) -> Cost:
-    plan, out = folder / f"{name}.toml", folder / name
+    plan, out, told = (folder / name for name in (f"{name}.toml", name, f"{name}.json"))
     plan.write_text(PLANS[name])
-    began, peak, disk, stopped = time.perf_counter(), 0, 0, False
-    command = [sys.executable, "-m", "fedspill", "audit", str(plan), "--out", str(out), *options]
     importable = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    with subprocess.Popen(command, start_new_session=True, env={**os.environ, "PYTHONPATH": importable}) as process:
+    environment = {**os.environ, "PYTHONPATH": importable}
+    command = [sys.executable, "-m", "fedspill", "audit", str(plan), *options]
+    subprocess.run([*command, "--dry-run", "--json", str(told)], env=environment, check=True)
+    foretold = {key: value for key, value in json.loads(told.read_text()).items() if isinstance(value, int | float)}
+    print(f"{name}: foretold {foretold}", flush=True)
+    began, peak, disk, stopped, gpu = time.perf_counter(), 0, 0, False, GpuWatch()
+    command += ["--out", str(out)]
+    with subprocess.Popen(command, start_new_session=True, env=environment) as process:
         looked = 0.0
         while process.poll() is None:
             peak = max(peak, memory_of(process.pid))
@@ -182,8 +203,10 @@ def audit(name: str, folder: Path, limit_gb: float, options: list[str]) -> Cost:
                 end_tree(process.pid)
             time.sleep(0.2)
     minutes = (time.perf_counter() - began) / 60
+    disk = max(disk, _bytes_below(out))
     found = _findings(out / "audit.json")
-    return Cost(name, minutes, peak / 1e9, max(disk, _bytes_below(out)) / 1e9, stopped, found)
+    in_units = unit_seconds(out) / 60
+    return Cost(name, minutes, peak / 1e9, disk / 1e9, gpu.taken() / 1e9, in_units, stopped, foretold, found)
 
 
 def _bytes_below(folder: Path) -> int:
@@ -222,8 +245,7 @@ def main() -> None:
         for name in given.names:
             cost = audit(name, folder, given.limit_gb, options)
             costs.append(cost)
-            state = "stopped at the limit" if cost.stopped else "whole"
-            print(f"{name}: {cost.minutes:.1f} min, {cost.peak_gb:.2f} GB, {cost.disk_gb:.2f} GB of disk, {state}")
+            print(f"{name}: {cost.words()}", flush=True)
             for finding, said in cost.findings.items():
                 print(f"    {finding}: {said}")
     finally:
