@@ -23,7 +23,7 @@ from fedspill.audit.course import Course
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.lock import locked
 from fedspill.audit.matrix import pairs_of
-from fedspill.audit.outcomes import RecordOutcome
+from fedspill.audit.outcomes import JobOutcome, RecordOutcome
 from fedspill.audit.result import AuditResult
 from fedspill.audit.result_from_store import Cell, StoredAudit
 from fedspill.audit.store import NAME, Store
@@ -135,9 +135,12 @@ def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
 def _drop_failed(store: Store, retry: bool) -> None:
     """What could not be recorded is tried again: a full disk or a killed process is no property of a defense."""
     for key, stored in store.results().items():
-        status = stored.outcome.status
-        if (isinstance(stored.outcome, RecordOutcome) and status != "ok") or (retry and status == "errored"):
+        if _is_failed_record(stored.outcome) or (retry and stored.outcome.status == "errored"):
             store.drop([key])
+
+
+def _is_failed_record(outcome: JobOutcome) -> bool:
+    return isinstance(outcome, RecordOutcome) and outcome.status != "ok"
 
 
 def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:
