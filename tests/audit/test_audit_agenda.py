@@ -1,4 +1,4 @@
-"""The agenda: a unit starts as soon as what it needs is there and not before; among those that can, the longest first."""
+"""The agenda: a unit starts as soon as what it needs is there and not before; of those that can, the longest first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedspill.audit.worker_pool import Done, Take, Workers
 
 @final
 class Replayed(Workers):
-    """So many at a time; each comes to what it came to before. The first to begin is the first to end, the slow last."""
+    """So many at a time; each comes to what it came to before. Who begins first ends first, the slow ones last."""
 
     def __init__(self, audit: StoredAudit, count: int, slow: str = "") -> None:
         self._audit, self._count, self._slow = audit, count, slow
@@ -110,6 +110,7 @@ def test_one_leak_is_tried_behind_defenses_while_another_is_still_measured(whole
     events = list(enumerate(ran.events))
     tried = [place for place, (_, job) in events if isinstance(job, AttackJob) and job.setting.chosen]
     slow = [place for place, (_, job) in events if isinstance(job, AttackJob) and job.pair.attack == "planted"]
+    assert slow
     assert min(tried) < max(slow)
 
 
