@@ -109,7 +109,8 @@ def test_one_leak_is_tried_behind_defenses_while_another_is_still_measured(whole
     ran = replay(whole, 1000, tmp_path, slow="planted")
     events = list(enumerate(ran.events))
     tried = [place for place, (_, job) in events if isinstance(job, AttackJob) and job.setting.chosen]
-    slow = [place for place, (_, job) in events if isinstance(job, AttackJob) and job.pair.attack == "planted"]
+    deployed = [(place, job) for place, (_, job) in events if isinstance(job, AttackJob) and not job.setting.chosen]
+    slow = [place for place, job in deployed if job.pair.attack == "planted"]
     assert slow
     assert min(tried) < max(slow)
 
