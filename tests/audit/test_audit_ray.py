@@ -139,6 +139,12 @@ def test_other_data_or_other_code_on_a_machine_are_found_out(tmp_path: Path) -> 
         refuse_other_machine(replace(target, trace=tmp_path / "nowhere"), digest)
 
 
+def test_what_runs_on_a_node_loads_no_torch() -> None:
+    """The worker's process has it; each node would hold it twice, and wait for it twice."""
+    seen = "import sys, fedspill.audit.ray_unit; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", seen], env=environment(), check=False).returncode == 0
+
+
 def test_memory_is_set_aside_for_a_unit_and_no_more_than_it_may_take(tmp_path: Path) -> None:
     usual = needs_of(Target(tiny(), tmp_path, ""))
     wide = needs_of(Target(tiny(model={"name": "mlp", "widths": [20000]}), tmp_path, ""))
