@@ -59,6 +59,13 @@ def test_only_who_has_data_and_the_model_is_reckoned_to_rehearse() -> None:
     assert seconds("eavesdropper", some) == seconds("eavesdropper", none) == seconds("curious-server", none)
 
 
+def test_decaf_is_reckoned_to_rehearse_larger_models_than_labels_does() -> None:
+    """And half of its messages, which is a guess."""
+    large = _Rehearsals(10 * MOST_FLOPS, training=100.0)
+    took = {name: _unit_seconds(Pair(name, "curious-server", {}), SIZES, large, 1.0) for name in ("labels", "decaf")}
+    assert took["labels"] < 50 < took["decaf"] < 100
+
+
 def test_clients_of_many_sizes_are_read_one_by_one() -> None:
     """Those with as many samples are read together, so that a federation of uneven clients costs more."""
     even, uneven = (_sizes(with_shares(partition)) for partition in ("iid", "dirichlet"))

@@ -25,6 +25,7 @@ from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
+from fedspill.leaks.composition.shares.rehearsed_clients import MOST_FLOPS as MOST_FLOPS_OF_DECAF
 from fedspill.leaks.labels.counts.trial import TRIED
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.make_believe import Workshop
@@ -55,20 +56,24 @@ class AttackCost:
     per_class_pair: float = 0.0  # of each message: bases and samples of all classes meet each other
     per_product: float = 0.0  # of each message, for a record and a weight of a layer that sees one vector a record
     rehearses: float = 0.0  # operations that it pays for each message; 0 where it trains no make-believe clients
+    rehearsed: float = 1.0  # share of the messages for which it then does
 
 
 # What grows was timed part by part on federations of `benchmarks/growth.py` (20 clients in 4 and 16 rounds, 100 in 4;
 # 20 and 500 thousand parameters; 10 to 160 classes; 16 to 256 samples of a client) and on the default plan.
-# Make-believe clients are beside it, see `_rehearsals`; whom Decaf rehearses is not known beforehand, under plain SGD
-# few. Attacks that plant run a federation of their own, whatever is recorded; these and controls are from the stores of
-# audits of the default plan, single-gradients and bank_and_shop.
+# Make-believe clients are beside it, see `_rehearsals`. Whom Decaf rehearses is not known beforehand: under plain SGD
+# few, behind defenses and in deep networks nearly all; half is a guess between. Attacks that plant run a federation of
+# their own, whatever is recorded; these and controls are from the stores of audits of the default plan,
+# single-gradients and bank_and_shop.
 _READING = AttackCost(  # counts, of each message by itself
     0.15, 0.0068, per_class=1.8e-4, per_count=2e-5, per_schedule=0.24, rehearses=MOST_FLOPS
 )
 COSTS = {
     "composition-by-counts": replace(_READING, control=2.2),
     "labels": replace(_READING, control=0.6),
-    "decaf": AttackCost(0.2, 0.003, 0.2, per_parameter=9e-8, per_class_pair=1.5e-5),
+    "decaf": AttackCost(
+        0.2, 0.003, 0.2, per_parameter=9e-8, per_class_pair=1.5e-5, rehearses=MOST_FLOPS_OF_DECAF, rehearsed=0.5
+    ),
     "membership": AttackCost(0.1, 0.0, 0.25, per_parameter=0.0, per_product=2.4e-10),
     "inputs": AttackCost(0.1, 0.02, 0.4),
     "summed-inputs": AttackCost(0.1, 0.02, 0.4),
@@ -244,10 +249,14 @@ def _unit_seconds(pair: Pair, sizes: _Sizes, rehearsals: _Rehearsals, slowness: 
         + cost.per_count * sizes.classes * sizes.samples
         + cost.per_product * sizes.products
     )
-    if rehearsals.operations > cost.rehearses or not pair.threat.knows >= NEEDED_TO_REHEARSE:
-        return slowness * (cost.once + sizes.messages * per_message + sizes.schedules * cost.per_schedule)
-    trial = cost.once + sizes.trial_messages * per_message + sizes.trial_schedules * cost.per_schedule
-    return slowness * (trial + rehearsals.fitting) + rehearsals.training
+    rehearses = rehearsals.operations <= cost.rehearses and pair.threat.knows >= NEEDED_TO_REHEARSE
+    messages, schedules = sizes.messages, sizes.schedules
+    if rehearses and cost.per_schedule:  # then only make-believe clients are read by themselves
+        messages, schedules = sizes.trial_messages, sizes.trial_schedules
+    alone = slowness * (cost.once + messages * per_message + schedules * cost.per_schedule)
+    if not rehearses:
+        return alone
+    return alone + cost.rehearsed * (rehearsals.training + slowness * rehearsals.fitting)
 
 
 def _sizes(deployment: Deployment) -> _Sizes:
@@ -316,7 +325,8 @@ def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -
     samples = max(map(len, deployment.shares.clients))
     try:
         plan = affordable(shop, samples * deployment.settings.training.epochs, math.inf)
-        once = _make_believe_seconds(shop, plan.near, samples)
+        few = int(MOST_FLOPS * LEAST_NEAR / operations)  # a dry run shall not take longer for a larger model
+        once = _make_believe_seconds(shop, max(min(plan.near, few), 1), samples)
     except (RuntimeError, ValueError, TypeError):  # what cannot be trained here is not rehearsed by attacks either
         return _Rehearsals(math.inf)
     leading = min(plan.leading, sizes.rounds)
@@ -337,7 +347,7 @@ def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -
 
 
 def _make_believe_seconds(shop: Workshop, clients: int, samples: int) -> float:
-    """Seconds of one make-believe client, by training as many as there are around one message."""
+    """Seconds of one make-believe client, by training as many as there are around one message, or fewer large ones."""
     start = {name: tensor.clone() for name, tensor in state_of(shop.model).items()}
     rows = torch.arange(clients * samples).remainder(len(shop.auxiliary)).view(clients, samples)
     last, took = list(start)[-1:], []
