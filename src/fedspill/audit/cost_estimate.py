@@ -275,7 +275,8 @@ def _sizes(deployment: Deployment) -> _Sizes:
 
     def schedules(rounds: float, a_round: float) -> float:
         """Different sizes among the clients that have taken part after so many rounds."""
-        return len(set(map(len, deployment.shares.clients))) * (1 - (1 - min(a_round / clients, 1)) ** rounds)
+        missed = math.pow(1 - min(a_round / clients, 1), rounds)
+        return len(set(map(len, deployment.shares.clients))) * (1 - missed)
 
     tried = min(TRIED, a_round)
     return _Sizes(
