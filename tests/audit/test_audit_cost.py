@@ -6,6 +6,7 @@ from fedspill.audit import cost_estimate
 from fedspill.audit.cost_estimate import (
     _Calibration,
     _operations_of_rehearsals,
+    _own_trainings,
     _Rehearsals,
     _rehearsals,
     _Sizes,
@@ -17,6 +18,7 @@ from fedspill.audit.matrix import Pair
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
 from fedspill.observe.rehearsal_plan import MOST_FLOPS
+from fedspill.registry import make, options_of
 
 EMPTY = 300 << 20  # bytes of a process that has done nothing
 
@@ -64,6 +66,18 @@ def test_decaf_is_reckoned_to_rehearse_larger_models_than_labels_does() -> None:
     large = _Rehearsals(10 * MOST_FLOPS, training=100.0)
     took = {name: _unit_seconds(Pair(name, "curious-server", {}), SIZES, large, 1.0) for name in ("labels", "decaf")}
     assert took["labels"] < 50 < took["decaf"] < 100
+
+
+def test_a_federation_that_an_attack_runs_for_itself_is_reckoned() -> None:
+    """All clients train in each of its rounds, whatever takes part in the deployment's."""
+    pairs = {name: Pair(name, "malicious-server-updates", options_of(make("attacks", name, {}))) for name in PLANTING}
+    trained = {name: _own_trainings(pair, deployed(64, 2)) for name, pair in pairs.items()}
+    assert trained["llbg"] == 0
+    assert trained["robbing-the-fed"] >= 4
+    assert trained["robbing-the-fed"] % 4 == 0  # clients
+
+
+PLANTING = ("llbg", "robbing-the-fed")
 
 
 def test_clients_of_many_sizes_are_read_one_by_one() -> None:

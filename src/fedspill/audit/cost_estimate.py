@@ -12,10 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedspill.attack import ActiveAttack
 from fedspill.audit.advice import acts_on
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.matrix import Pair, pairs_of
+from fedspill.audit.planted_run import trainings_of
 from fedspill.audit.process_tree import held_by
+from fedspill.audit.sealed_attack import is_foreign
 from fedspill.audit.severity import MAY_BE_CAUGHT
 from fedspill.audit.target import Target
 from fedspill.audit.unit_needs import UnitNeeds, gpus_of
@@ -23,6 +26,7 @@ from fedspill.audit.why_not import reason
 from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
+from fedspill.errors import FedspillError
 from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
 from fedspill.leaks.composition.shares.rehearsed_clients import MOST_FLOPS as MOST_FLOPS_OF_DECAF
@@ -38,8 +42,10 @@ from fedspill.observe.rehearsal_plan import (
     operations_of_training,
 )
 from fedspill.observe.rehearsed_shares import RehearsalSizes
+from fedspill.registry import make
 from fedspill.seeds import generator
 from fedspill.tensor_file import bytes_of, is_large
+from fedspill.threat import ALTERING
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,11 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     sizes = _sizes(deployment)
     some = any(COSTS.get(pair.attack, OTHERS).rehearses for pair in runnable)
     rehearsals = _rehearsals(deployment, sizes, measured) if some else _Rehearsals(math.inf)
-    costs = {pair.id: _unit_seconds(pair, sizes, rehearsals, measured.slowness) for pair in runnable}
+    costs = {
+        pair.id: _unit_seconds(pair, sizes, rehearsals, measured.slowness)
+        + measured.client_seconds * _own_trainings(pair, deployment)
+        for pair in runnable
+    }
     tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
     once = (1 + together) * sum(costs.values()) + TRIED_COST * sum(tried)
     controls = sum(COSTS.get(pair.attack, OTHERS).control for pair in runnable)
@@ -234,6 +244,19 @@ def needs_of(target: Target) -> UnitNeeds:
 def _empty_process() -> int:
     """Bytes of a process that has loaded torch and done nothing: this one, unless it has long done other work."""
     return min(held_by(os.getpid()), MOST_EMPTY)
+
+
+def _own_trainings(pair: Pair, deployment: Deployment) -> float:
+    """How many times a client trains in the federation that an attack runs for itself, where it does."""
+    if is_foreign(pair.attack):
+        return 0.0
+    if pair.facts.needed().does & ALTERING:
+        return _clients_a_round(deployment) * deployment.plan.federation.rounds
+    attack = make("attacks", pair.attack, pair.options)
+    try:
+        return float(trainings_of(attack, pair.threat, deployment)) if isinstance(attack, ActiveAttack) else 0.0
+    except FedspillError:  # it will say so itself
+        return 0.0
 
 
 def _unit_seconds(pair: Pair, sizes: _Sizes, rehearsals: _Rehearsals, slowness: float) -> float:
