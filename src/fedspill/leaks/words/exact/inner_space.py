@@ -88,8 +88,7 @@ class InnerSpace:
         squares, mixtures = (part.to(new) for part in torch.linalg.eigh((new @ new.T).cpu()))
         fresh = squares > _NEW**2 * len(self.metric)
         added = new.T @ (mixtures[:, fresh] / squares[fresh].sqrt())
-        left = self.rows.T - (self.rows.T @ added) @ added.T  # the rows are orthogonal to what was known before
-        return replace(self, known=torch.cat([self.known, added], 1), rows=_orthonormal(left))
+        return replace(self, known=torch.cat([self.known, added], 1), rows=_without(self.rows, added))
 
     def support(self, inputs: Tensor) -> Tensor:
         """(n,) how much more of the rows each of inputs (n, inner) explains beside the others than chance would: F.
@@ -104,6 +103,21 @@ class InnerSpace:
         left = (rows - weights @ known).square().sum() / (len(rows) * max(1, len(self.metric) - len(known)))
         explained: Tensor = weights.square().sum(0) / inverse.diagonal() / (len(rows) * left.clamp_min(1e-300))
         return explained
+
+
+def _without(basis: Tensor, added: Tensor) -> Tensor:
+    """(inner, rank) orthonormal: what basis (inner, n) spans when directions (inner, k), orthonormal too, are taken out.
+
+    With the singular values c of basis' added, the rest has lengths sqrt(1 - c^2) along the directions of these, and
+    1 along all others: only as many as were added need to be turned.
+    """
+    turned, shared, _ = (part.to(basis) for part in torch.linalg.svd((basis.T @ added).cpu(), full_matrices=True))
+    lengths = torch.ones(basis.shape[1]).to(basis)
+    lengths[: len(shared)] = (1 - shared.square()).clamp_min(0).sqrt()
+    there = lengths > _ROUNDED
+    mixed = basis @ turned[:, there]
+    left: Tensor = (mixed - added @ (added.T @ mixed)) / lengths[there]
+    return left
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
