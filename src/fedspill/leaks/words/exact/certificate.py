@@ -218,7 +218,7 @@ class LastBlock:
         return torch.cat(inputs), torch.cat(signals, 1)
 
     def _read(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """(texts, length, width) what the last block reads, (texts, length, 4 width) what it makes of it, and logits."""
+        """(texts, length, width) what the last block reads, (texts, length, 4 width) what it makes of it; logits."""
         batch = batch_of(sequences, [0] * len(sequences), attacked.net)
         caught: list[tuple[Tensor, Tensor]] = []
 
