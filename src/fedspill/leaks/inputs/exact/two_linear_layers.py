@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
+from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
 
@@ -120,8 +120,11 @@ def gradient_bases(
 
 def _second_directions(gradient: Tensor, samples: int, rng: torch.Generator, *, drifts: bool) -> TruncatedSvd:
     """As many as there are samples, or fewer where that is clear: what few classes send back may be too much alike."""
-    found = None if drifts else truncated_svd(gradient, samples, rng)
-    return found if found is not None and found.rank < samples else leading_directions(gradient, samples, rng)
+    whole = leading_directions(gradient, samples, rng)
+    if drifts or CLEAR * whole.tail < 1:
+        return whole
+    found = truncated_svd(gradient, samples, rng)
+    return found if found is not None and found.rank < samples else whole
 
 
 def recover_batch(
