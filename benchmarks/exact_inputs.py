@@ -228,7 +228,11 @@ def main() -> None:
                     row["vouched"] = int(found.certified.sum())
                     row["false"] = int((guess_psnr(found.samples[found.certified], real, span) < SEEN).sum())
                 exact, seen = exact + row["exact"], seen + row["seen"]
-                vouched, false, whole = vouched + row["vouched"], false + row["false"], whole + (row["exact"] == samples)
+                vouched, false, whole = (
+                    vouched + row["vouched"],
+                    false + row["false"],
+                    whole + (row["exact"] == samples),
+                )
                 if asked.rows:
                     more = {"published": by_search} if asked.published else {}
                     with asked.rows.open("a", encoding="utf-8") as file:
