@@ -8,8 +8,8 @@ One line per network and number of samples: whole batches above 60 dB, images ab
 vouched for and those of them below 30 dB, which must be none; what was said where nothing came back. Each batch has a
 fresh network and fresh digits (8 by 8 pixels). The number of samples is known, labels are not. The attack was run on
 `first` before anything was mended for them, and on `held-out` after that; `users` and `users-held-out`, likewise, are
-the networks of user_networks.py. `--by-heart` first trains on half of each batch. With `--lr` the client sends an update:
-of `--epochs` over its samples, in steps of `--batch-size`.
+the networks of user_networks.py. `--by-heart` first trains on half of each batch. With `--lr` the client sends
+an update of `--epochs` over its samples, in steps of `--batch-size`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from fedspill.leaks.inputs.exact.behind_convolutions import (
     EXPLAINED,
     SAME_IMAGE,
     convolutions_below,
-    unlike_when_moved,
 )
 from fedspill.leaks.inputs.exact.certain_over_epochs import certain_over_epochs
 from fedspill.leaks.inputs.exact.explained_update import (
@@ -24,6 +23,7 @@ from fedspill.leaks.inputs.exact.explained_update import (
     is_sgd,
     room_for_rounding,
 )
+from fedspill.leaks.inputs.exact.images_with_features import unlike_when_moved
 from fedspill.leaks.inputs.exact.many_epochs import AS_IF_UNCUT, USELESS
 from fedspill.leaks.inputs.exact.near_samples import MOST_SAMPLES, nearly_explaining
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs

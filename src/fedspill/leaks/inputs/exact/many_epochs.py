@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.certificate import is_scale_free
 from fedspill.leaks.inputs.exact.certain_over_epochs import certain_over_epochs
+from fedspill.leaks.inputs.exact.certificate import is_scale_free
 from fedspill.leaks.inputs.exact.explained_update import (
     can_be_trained_again,
     explain_update,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def slopes(function: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
-    """(outputs, unknowns) the Jacobian. Reverse mode gives its transpose times u, and the derivative of that by u is it."""
+    """(outputs, unknowns): reverse mode gives the transpose times u, whose derivative by u is the Jacobian."""
     with torch.enable_grad():
         q = q.detach().requires_grad_()
         value = function(q)
