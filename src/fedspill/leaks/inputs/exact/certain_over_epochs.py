@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.exact.error_bars import CERTAIN, UsedAt, error_bars
+from fedspill.leaks.inputs.exact.error_bars import MOST_OFF, UsedAt, error_bars
 from fedspill.leaks.inputs.exact.explained_update import EXPLAINED, room_for_rounding
 from fedspill.leaks.inputs.exact.front import Front
 from fedspill.leaks.inputs.exact.mean_weights import one_step_after
@@ -26,4 +26,4 @@ def certain_over_epochs(
     sent = torch.stack([part.square().sum() for part in mean.gradient_list]).sum().sqrt()
     # What rounding left is seen only as far as samples do not explain it too.
     left = max(missed, room_for_rounding(attacked) / EXPLAINED)
-    return error_bars([used], left * float(sent), rng) < CERTAIN
+    return error_bars([used], left * float(sent), rng) < MOST_OFF

@@ -19,7 +19,7 @@ from fedspill.leaks.inputs.exact.leading_layers import module_chain
 from fedspill.leaks.inputs.exact.slopes import slopes
 from fedspill.leaks.inputs.search.search import one_hot
 
-CERTAIN = 0.01  # standard error of a sample, relative to its norm, from which on nobody vouches for it: 40 dB and less
+MOST_OFF = 0.01  # standard error of a sample, relative to its norm, from which on nobody vouches for it: 40 dB and less
 BUCKETS = 16  # sums of gradient values for each unknown, which hold the changes as well as all values do
 INDEPENDENT = 1e-14  # eigenvalue, relative to the largest, from which on nothing tells a direction
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import Certificate, certify
+from fedspill.leaks.inputs.exact.error_bars import UsedAt, error_bars
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, pair_at_weights
 from fedspill.leaks.inputs.exact.two_linear_layers import PairGradients, RecoveredBatch, RootSearchEffort, recover_batch
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
@@ -32,6 +33,7 @@ class LocalStepSamples:
     labels: Tensor  # (k,)
     residual: Tensor  # (k,)
     error: Tensor  # (k,) of the certificate
+    off: Tensor  # (k,) standard errors of the samples, by what all of them leave of the update (error_bars.py)
     batch: int
 
 
@@ -45,18 +47,26 @@ def follow_local_steps(
     classes: int,
     rng: torch.Generator,
     effort: RootSearchEffort | None = None,
+    rounding: float = 0.0,
 ) -> LocalStepSamples:
-    """`summed` is the sum of the step gradients by name (minus the update over lr), `sizes` the samples of each step.
+    """`summed` is the sum of the step gradients by name (minus the update over lr), `sizes` the samples of each step,
+    and `rounding` the norm of what float32 may have changed of the sum.
 
     `model` is the one that was sent, in float64. Raises CannotRecover where not even the first step is found.
     """
     model, rest = copy.deepcopy(model), {name: tensor.clone() for name, tensor in summed.items()}
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    used: list[UsedAt] = []
     for number, size in enumerate(sizes):
         left = sum(sizes[number:])
         now = pair_at_weights(pair, {name: value.detach().clone() for name, value in model.named_parameters()})
-        found = enough_roots(now, pair_gradients_in(rest, pair), left, size, rng, effort)
+        try:
+            found = enough_roots(now, pair_gradients_in(rest, pair), left, size, rng, effort)
+        except CannotRecover:
+            if not steps:
+                raise
+            break
         if len(found.x) < size:
             break
         certificate = _certify(model, now, found)
@@ -65,6 +75,7 @@ def follow_local_steps(
         chosen = order[:size]
         x, labels = found.x[chosen], certificate.labels[chosen]
         steps.append((x, labels, found.residual[chosen], certificate.error[chosen]))
+        used.append(UsedAt(copy.deepcopy(model), pair.first.weight_name.rpartition(".")[0], x, labels, 1 / size))
         targets = one_hot(labels, classes).to(x)
         step = [g[0].detach() for g in gradients_of(model)(x.reshape(1, size, *shape), targets[None])]
         with torch.no_grad():
@@ -74,7 +85,9 @@ def follow_local_steps(
     if not steps:
         raise CannotRecover(f"no sample of the first of {len(sizes)} local steps was found")
     x, labels, residual, error = (torch.cat(parts) for parts in zip(*steps, strict=True))
-    return LocalStepSamples(x, labels, residual, error, sum(sizes))
+    left = torch.stack([rest[name].square().sum() for name in names]).sum().sqrt()
+    off = error_bars(used, max(float(left), rounding), rng)
+    return LocalStepSamples(x, labels, residual, error, off, sum(sizes))
 
 
 def pair_gradients_in(gradients: Mapping[str, Tensor], pair: LayerPair) -> PairGradients:

@@ -21,7 +21,8 @@ from fedspill.leaks.inputs.exact.certificate import (
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
 from fedspill.leaks.inputs.exact.epochs_behind_convolutions import epochs_behind_convolutions
-from fedspill.leaks.inputs.exact.explained_update import is_sgd
+from fedspill.leaks.inputs.exact.error_bars import MOST_OFF
+from fedspill.leaks.inputs.exact.explained_update import EXPLAINED, is_sgd, room_for_rounding
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair, module_chain
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
 from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
@@ -222,14 +223,17 @@ def _steps(
 ) -> RecoveredInputs:
     """All samples of several local steps, one step after the other."""
     assert attacked.lr is not None
-    flat = shape or (pair.first.weight.shape[1],)
+    flat, sizes = shape or (pair.first.weight.shape[1],), attacked.schedule.sizes()
+    sent = torch.stack([part.square().sum() for part in attacked.gradient_list]).sum().sqrt()
+    rounding = float(sent) * room_for_rounding(attacked) / EXPLAINED
     try:
         found = follow_local_steps(
-            attacked.model, pair, attacked.gradients, attacked.schedule.sizes(), attacked.lr, flat, classes, rng, effort
+            attacked.model, pair, attacked.gradients, sizes, attacked.lr, flat, classes, rng, effort, rounding
         )
     except CannotRecover as refusal:
         return RecoveredInputs.none(refusal.problem, tried=True)
-    return _answer(found.x, (found.error < CERTAIN) & (not is_scale_free(pair)), found.labels, shape)
+    certified = (found.error < CERTAIN) & (found.off < MOST_OFF) & (not is_scale_free(pair))
+    return _answer(found.x, certified, found.labels, shape)
 
 
 def _single(attacked: AttackedMessage, shape: tuple[int, ...] | None, classes: int) -> RecoveredInputs:
