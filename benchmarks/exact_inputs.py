@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--samples", nargs="+", type=int, help="instead of the cell's own")
     parser.add_argument("--seed", type=int, default=96_000, help="of the first batch")
     parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of one batch, as reckoned")
     parser.add_argument("--published", action="store_true", help="Dimitrov et al. 2022, labels given, beside ours")
     parser.add_argument("--device", default="cpu", help="of the published attack")
     parser.add_argument("--data-dir", type=Path)
@@ -211,7 +212,9 @@ def main() -> None:
                 if cell.peeled:
                     found = peel_honest(message, dataset.test.x[:500]) or RecoveredInputs.none("nothing", tried=True)
                 else:
-                    found = recover_exactly(message, dataset.shape, len(dataset.classes), RootSearchEffort(), rng)
+                    found = recover_exactly(
+                        message, dataset.shape, len(dataset.classes), RootSearchEffort(seconds=asked.seconds), rng
+                    )
                 seconds = time.process_time() - began
                 spent += seconds
                 real = chosen.x.double()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ def batch_behind_convolutions(
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
-    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, usual_norm(network.below, shape, rng))
+    scaled = replace(effort, scale=usual_norm(network.below, shape, rng))
     found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
     if not len(found.x):
         return RecoveredInputs.none(f"no features are a root of the span condition: {found.why_not_whole}", tried=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.certificate import Certificate, certify
-from fedspill.leaks.inputs.exact.error_bars import UsedAt, error_bars
+from fedspill.leaks.inputs.exact.certificate import WHOLE_SHARE, Certificate, certify, found_again
+from fedspill.leaks.inputs.exact.error_bars import MOST_OFF, UsedAt, error_bars
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, pair_at_weights
 from fedspill.leaks.inputs.exact.two_linear_layers import PairGradients, RecoveredBatch, RootSearchEffort, recover_batch
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
@@ -33,7 +33,7 @@ class LocalStepSamples:
     labels: Tensor  # (k,)
     residual: Tensor  # (k,)
     error: Tensor  # (k,) of the certificate
-    off: Tensor  # (k,) standard errors of the samples, by what all of them leave of the update (error_bars.py)
+    sure: Tensor  # (k,) whether each is what it must be, beside what it sends back
     batch: int
 
 
@@ -56,7 +56,7 @@ def follow_local_steps(
     """
     model, rest = copy.deepcopy(model), {name: tensor.clone() for name, tensor in summed.items()}
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
     used: list[UsedAt] = []
     for number, size in enumerate(sizes):
         left = sum(sizes[number:])
@@ -74,7 +74,9 @@ def follow_local_steps(
         order = (found.residual + certificate.error).argsort()
         chosen = order[:size]
         x, labels = found.x[chosen], certificate.labels[chosen]
-        steps.append((x, labels, found.residual[chosen], certificate.error[chosen]))
+        once = (certificate.share[chosen] * size - 1).abs() < WHOLE_SHARE
+        once &= ~found_again(x, found.residual[chosen])
+        steps.append((x, labels, found.residual[chosen], certificate.error[chosen], once))
         used.append(UsedAt(copy.deepcopy(model), pair.first.weight_name.rpartition(".")[0], x, labels, 1 / size))
         targets = one_hot(labels, classes).to(x)
         step = [g[0].detach() for g in gradients_of(model)(x.reshape(1, size, *shape), targets[None])]
@@ -84,10 +86,12 @@ def follow_local_steps(
                 rest[name] = rest[name] - gradient
     if not steps:
         raise CannotRecover(f"no sample of the first of {len(sizes)} local steps was found")
-    x, labels, residual, error = (torch.cat(parts) for parts in zip(*steps, strict=True))
-    left = torch.stack([rest[name].square().sum() for name in names]).sum().sqrt()
-    off = error_bars(used, max(float(left), rounding), rng)
-    return LocalStepSamples(x, labels, residual, error, off, sum(sizes))
+    x, labels, residual, error, sure = (torch.cat(parts) for parts in zip(*steps, strict=True))
+    if len(steps) == len(sizes):
+        # All of them together tell more than each by itself, and exactly how far off one may be.
+        left = torch.stack([rest[name].square().sum() for name in names]).sum().sqrt()
+        sure = error_bars(used, max(float(left), rounding), rng) < MOST_OFF
+    return LocalStepSamples(x, labels, residual, error, sure, sum(sizes))
 
 
 def pair_gradients_in(gradients: Mapping[str, Tensor], pair: LayerPair) -> PairGradients:

@@ -21,7 +21,6 @@ from fedspill.leaks.inputs.exact.certificate import (
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
 from fedspill.leaks.inputs.exact.epochs_behind_convolutions import epochs_behind_convolutions
-from fedspill.leaks.inputs.exact.error_bars import MOST_OFF
 from fedspill.leaks.inputs.exact.explained_update import EXPLAINED, is_sgd, room_for_rounding
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair, module_chain
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
@@ -55,7 +54,7 @@ def recover_exactly(
         attacked = replace(attacked, gradients=with_made_weights(attacked.model, attacked.gradients))
     answer = _by_its_route(attacked, shape, classes, effort, rng)
     proven = _as_it_runs(attacked, answer)
-    return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, rng)
+    return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, effort, rng)
 
 
 def _as_it_runs(attacked: AttackedMessage, answer: RecoveredInputs) -> RecoveredInputs:
@@ -91,7 +90,7 @@ def _by_its_route(
 ) -> RecoveredInputs:
     if attacked.samples == 1 and attacked.steps == 1:
         answer = _single(attacked, shape, classes)
-        return answer if answer.tried else _of_any_network(attacked, answer, shape, classes, rng)
+        return answer if answer.tried else _of_any_network(attacked, answer, shape, classes, effort, rng)
     try:
         pair = leading_pair(attacked.model, mixing=bool(attacked.norms.by_batch))
     except CannotRecover as refusal:
@@ -138,7 +137,7 @@ def _without_pair(
     except CannotRecover as other:
         refusal = other
     answer = _does_not_apply(attacked, refusal)
-    return answer if layer is not None else _of_any_network(attacked, answer, shape, classes, rng)
+    return answer if layer is not None else _of_any_network(attacked, answer, shape, classes, effort, rng)
 
 
 def _of_any_network(
@@ -146,13 +145,14 @@ def _of_any_network(
     answer: RecoveredInputs,
     shape: tuple[int, ...] | None,
     classes: int,
+    effort: RootSearchEffort,
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """What is found without taking the network apart; `answer` where that does not apply either, with both reasons."""
     if shape is None or attacked.steps > 1:
         return answer
     try:
-        return batch_of_any_network(attacked, shape, classes, rng)
+        return batch_of_any_network(attacked, shape, classes, rng, effort.seconds)
     except CannotRecover as refusal:
         return replace(answer, why=f"{answer.why}; nor can it be read as it runs: {refusal.problem}")
 
@@ -232,7 +232,7 @@ def _steps(
         )
     except CannotRecover as refusal:
         return RecoveredInputs.none(refusal.problem, tried=True)
-    certified = (found.error < CERTAIN) & (found.off < MOST_OFF) & (not is_scale_free(pair))
+    certified = (found.error < CERTAIN) & found.sure & (not is_scale_free(pair))
     return _answer(found.x, certified, found.labels, shape)
 
 
