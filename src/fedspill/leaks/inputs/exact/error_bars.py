@@ -22,6 +22,7 @@ from fedspill.leaks.inputs.search.search import one_hot
 MOST_OFF = 0.01  # standard error of a sample, relative to its norm, from which on nobody vouches for it: 40 dB and less
 BUCKETS = 16  # sums of gradient values for each unknown, which hold the changes as well as all values do
 INDEPENDENT = 1e-14  # eigenvalue, relative to the largest, from which on nothing tells a direction
+NO_PART = 1e-12  # squared share of a value in such a direction that is but the rounding of eigenvectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,8 @@ def error_bars(used: Sequence[UsedAt], unexplained: float, rng: torch.Generator)
             blocks.append(summed.index_add_(0, buckets, signs * block))
     change = torch.cat(blocks, 1)
     sizes, directions = torch.linalg.eigh(change.T @ change)
-    inverse = torch.where(sizes > INDEPENDENT * sizes[-1], 1 / sizes.clamp_min(1e-300), torch.inf)
-    spread = torch.where(directions.square() > 0, directions.square() * inverse, 0.0).sum(1)
+    told, part = sizes > INDEPENDENT * sizes[-1], directions.square()
+    spread = torch.where(told, part / sizes.clamp_min(1e-300), torch.where(part > NO_PART, torch.inf, 0.0)).sum(1)
     moved = spread.reshape(len(fed), unknowns).sum(1).sqrt() * unexplained / max(values, 1) ** 0.5
     return moved / fed.norm(dim=1).clamp_min(1e-300)
 
