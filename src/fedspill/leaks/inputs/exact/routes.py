@@ -129,7 +129,7 @@ def _without_pair(
         layer = None
     try:
         if layer is not None:
-            return _one_layer(attacked, layer, shape, rng)
+            return _one_layer(attacked, layer, shape, effort, rng)
         if shape is not None and behind and attacked.steps == 1:
             return batch_behind_convolutions(attacked, shape, classes, effort, rng)
         if shape is not None and behind:
@@ -162,13 +162,18 @@ def _does_not_apply(attacked: AttackedMessage, refusal: CannotRecover) -> Recove
 
 
 def _one_layer(
-    attacked: AttackedMessage, layer: LinearLayer, shape: tuple[int, ...] | None, rng: torch.Generator
+    attacked: AttackedMessage,
+    layer: LinearLayer,
+    shape: tuple[int, ...] | None,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
 ) -> RecoveredInputs:
     """All samples of one step of a network that is one layer with softmax."""
     _refuse_unsent(attacked, layer.weight_name, layer.bias_name)
     bias = None if layer.bias_name is None else attacked.gradients[layer.bias_name].double()
-    found = recover_softmax_batch(layer, attacked.gradients[layer.weight_name].double(), bias, attacked.samples, rng)
-    return replace(_answer(found.x, found.certified, found.labels, shape), route="one softmax layer")
+    gradient = attacked.gradients[layer.weight_name].double()
+    found = recover_softmax_batch(layer, gradient, bias, attacked.samples, rng, effort.seconds)
+    return replace(_answer(found.x, found.certified, found.labels, shape), why=found.why, route="one softmax layer")
 
 
 def _refuse_unsent(attacked: AttackedMessage, *read: str | None) -> None:
