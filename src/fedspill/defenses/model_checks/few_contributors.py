@@ -73,16 +73,13 @@ def _counts(s: Tensor, units: Tensor, others: Tensor) -> Tensor:
 
 
 def _few_between(fires: Tensor, needed: float) -> Tensor:
-    """(units,) whether `fewest_between` is below `needed`; fires (samples, units) are zeros and ones.
-
-    Also units that all samples but so few reach: these are what tells such a unit from rows that all samples reach.
-    """
+    """(units,) whether `fewest_between` is below `needed`; fires (samples, units) are zeros and ones."""
     reached = fires.sum(0)
     some = (reached >= FEW) & (reached <= len(fires) - FEW)
     rows = some.nonzero().flatten()
     if len(fires) >= 2 * _SOME:
         rows = rows[_nearest(fires[:: len(fires) // _SOME], rows, some) < needed]
-    few = (reached < len(fires)) & (reached > len(fires) - needed)
+    few = torch.zeros_like(some)
     few[rows] = _nearest(fires, rows, some) < needed
     return few
 
