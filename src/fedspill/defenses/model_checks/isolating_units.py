@@ -63,7 +63,7 @@ def fewest_between(signals: Tensor) -> Tensor:
 
 
 def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
-    """(units,) as above, and (samples, units) what is left of each unit beside the other that leaves the fewest."""
+    """(units,) as above, and (samples, units) what is left of each unit beside the other that leaves the fewest, but some."""
     s = signals.double()
     s = s / s.norm(dim=0).clamp_min(1e-300)
     s2 = s.square()
@@ -80,7 +80,8 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     many.fill_diagonal_(torch.inf)
     if len(many) < 2:
         return torch.full((len(many),), torch.inf, dtype=torch.float64), s
-    found, other = many.min(1)
+    found = many.amin(1)
+    other = many.masked_fill_(left <= _NOTHING, torch.inf).argmin(1)  # what has nothing left gives nobody away
     left_over = s - s[:, other] * fit.gather(1, other[:, None])[:, 0]
     return torch.where(nothing, torch.full_like(found, torch.inf), found), left_over
 
@@ -173,15 +174,18 @@ def _layer(name: str, signals: Tensor, wrong: Tensor | None) -> LayerLook:
     """signals (samples, units) or (samples, places, units), wrong (samples,) bool."""
     sizes = signals.flatten(1).norm(dim=1)
     silenced = 0.0 if wrong is None or int(wrong.sum()) < FEW else 1 - _share_heard(sizes[wrong])
-    heard = _loudest_places(signals)[sizes > _SILENT * sizes.max()]
-    # How wrong the model is about a sample says nothing about what a unit singles out, so all samples count alike.
-    even = heard / heard.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    heard = sizes > _SILENT * sizes.max()
+    many = int(heard.sum())
+    # How wrong the model is about a sample says nothing about what a unit singles out, so all samples count alike, but
+    # for those that send nothing back, as those that wake no row: they are in no sum.
+    places = _loudest_places(signals)
+    even = heard[:, None] * places / places.norm(dim=1, keepdim=True).clamp_min(1e-30)
     even = even[:, even.abs().sum(0) > 0]
     even = even[:, :: max(1, even.shape[1] // MOST_UNITS)]
-    if even.shape[0] < 2 * FEW or even.shape[1] < 8:
+    if many < 2 * FEW or even.shape[1] < 8:
         return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, (0.0,) * len(SIZES))
     fewest, left_over = _pairs(even)
-    few = FEW * len(even) / MOST_SAMPLES  # the same share of fewer samples
+    few = FEW * many / MOST_SAMPLES  # the same share of fewer samples
     alone = contributors(even) < few
     pairs = (fewest < few) & ~alone
     shares = float(alone.double().mean()), float(pairs.double().mean())
