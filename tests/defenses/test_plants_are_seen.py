@@ -356,8 +356,8 @@ def test_a_model_that_hardly_moved_is_not_tried_out_again_and_a_plant_that_creep
     goal, stopped = traps(start, place), 0
     memory: dict[str, Tensor] = {}
     previous: Tensors | None = None
-    for number in range(60):
-        state = on_the_way(start, goal, max(0, number - 20) / 40, place.layer)
+    for number in range(180):
+        state = on_the_way(start, goal, max(0, number - 20) / 160, place.layer)
         verdict = asked(Guard(), state, previous, memory, number)
         if number == 20:
             assert len(tried) == 1, "the same model twenty times"
@@ -365,8 +365,8 @@ def test_a_model_that_hardly_moved_is_not_tried_out_again_and_a_plant_that_creep
             stopped = number
             break
         memory, previous = dict(verdict.memory or memory), state
-    assert 21 < stopped < 50
-    assert len(tried) < stopped - 20
+    assert 21 < stopped < 140
+    assert 5 < len(tried) < 0.7 * (stopped - 20)
 
 
 def test_what_a_layer_behind_others_gained_is_no_plant_if_its_inputs_are_the_reason() -> None:
@@ -381,7 +381,7 @@ def test_what_a_layer_behind_others_gained_is_no_plant_if_its_inputs_are_the_rea
 def test_a_layer_that_is_drawn_anew_gives_away_what_an_honest_one_does() -> None:
     place, client = ReadingPlace.of(net(), DIGITS.test.x), ClientContext({}, net, OWN)
     planted = traps(honest(4), place)
-    assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.9
+    assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.8
     fresh = readable_by(fresh_looks(client))
     drawn = redrawn_readable(planted, client, place.layer.name)
     assert abs(float(drawn[:5].mean()) - float(fresh[0, :5].mean())) < 0.2

@@ -30,8 +30,8 @@ _SILENT = 1e-6  # of what the loudest sample sends: one that sends less says not
 
 def contributors(signals: Tensor) -> Tensor:
     """(units,) how many samples effectively make up what each unit gets (samples, units): (sum |s|)^2 / sum s^2."""
-    total = signals.abs().double().sum(0)
-    return total**2 / signals.double().square().sum(0).clamp(min=1e-300)
+    signals = signals.double()
+    return signals.abs().sum(0).square_().div_(signals.square().sum(0).clamp_min_(1e-300))
 
 
 def fewest_in_pairs(signals: Tensor) -> Tensor:
@@ -63,9 +63,9 @@ def fewest_between(signals: Tensor) -> Tensor:
 
 
 def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
-    """(units,) as above, and (samples, units) what is left of each unit beside the other that leaves the fewest, but some."""
+    """(units,) as above, and (samples, units) what is left of each unit beside the one that leaves fewest, but some."""
     s = signals.double()
-    s = s / s.norm(dim=0).clamp_min(1e-300)
+    s = s / s.square().sum(0).sqrt_().clamp_min_(1e-300)
     s2 = s.square()
     fit = s.T @ s  # (units, units) of unit j in unit i, both of norm 1
     left = (1 - fit.square()).clamp_min_(0)
@@ -76,8 +76,7 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     rest = rest.sub_(cubes, alpha=4).mul_(fit).add_(fourth[:, None])
     many = left.square().div_(rest.clamp_min_(1e-300)).masked_fill_(left <= _NOTHING, 0)
     nothing = s2.sum(0) < 0.5
-    many[:, nothing] = torch.inf
-    many.fill_diagonal_(torch.inf)
+    many.masked_fill_(nothing, torch.inf).fill_diagonal_(torch.inf)
     if len(many) < 2:
         return torch.full((len(many),), torch.inf, dtype=torch.float64), s
     found = many.amin(1)
@@ -179,8 +178,9 @@ def _layer(name: str, signals: Tensor, wrong: Tensor | None) -> LayerLook:
     # How wrong the model is about a sample says nothing about what a unit singles out, so all samples count alike, but
     # for those that send nothing back, as those that wake no row: they are in no sum.
     places = _loudest_places(signals)
-    even = heard[:, None] * places / places.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    even = even[:, even.abs().sum(0) > 0]
+    even = places * (heard / places.norm(dim=1).clamp_min(1e-30))[:, None]
+    got = even.abs().sum(0) > 0
+    even = even if bool(got.all()) else even[:, got]
     even = even[:, :: max(1, even.shape[1] // MOST_UNITS)]
     if many < 2 * FEW or even.shape[1] < 8:
         return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, (0.0,) * len(SIZES))
