@@ -267,19 +267,22 @@ def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> N
     assert bool(torch.isinf(found[4:]).all()), "of units that all or none reach nothing is said"
 
 
-def test_a_batch_that_can_be_read_whole_is_seen_before_the_mean_over_all_sizes_shows_it() -> None:
-    first = torch.tensor([[1.0, 0.9, 0.6, 0.4, 0.2, 0.1]])
-    on_its_way = (1.0, 0.9, 0.6, 0.4, 0.8, 0.2)  # batches of 40, and of hardly any other size
-    for now, words in (
-        (tuple(first[0].tolist()), ""),
-        (on_its_way, "80 % of a batch of 40"),
-        ((1.0,) * 6, "100 % of this client's samples"),
-        ((1.0, 1.0, math.nan, math.nan, math.nan, math.nan), ""),  # of few samples nothing is asked
+def test_a_rehearsal_excuses_what_small_batches_give_away_and_not_what_large_ones_do() -> None:
+    first = torch.tensor([[1.0, 0.5, 0.2, 0.1, 0.0, 0.0]])
+    nothing, everything = torch.zeros(1), torch.ones(1, 6)
+    known_by_heart = Rehearsed(nothing, nothing, nothing, nothing + 1, everything)
+    small, large = (1.0, 1.0, 1.0, 0.3, 0.1, 0.0), (1.0, 0.9, 0.6, 0.6, 0.5, 0.4)
+    for now, alone, excused in (
+        (tuple(first[0].tolist()), "", ""),
+        (small, "57 % of this client's samples", ""),
+        (large, "50 % of batches of 32 and more", "50 % of batches of 32 and more"),
+        ((1.0, 1.0, math.nan, math.nan, math.nan, math.nan), "", ""),  # of few samples nothing is asked
     ):
         look = LayerLook("fc1", 96, 0.1, 0.05, 0.0, now)
-        found = plant_words([look], first)
-        assert bool(found) == bool(words)
-        assert words in found
+        for shown, words in ((None, alone), (known_by_heart, excused)):
+            found = plant_words([look], first, rehearsed=lambda shown=shown: shown)
+            assert bool(found) == bool(words)
+            assert words in found
         assert plant_words([look], None) == "", "where nothing is known nothing is asked"
 
 
