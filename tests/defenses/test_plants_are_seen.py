@@ -267,6 +267,33 @@ def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> N
     assert bool(torch.isinf(found[4:]).all()), "of units that all or none reach nothing is said"
 
 
+def test_large_batches_that_give_more_away_than_shortly_before_are_seen_sooner() -> None:
+    first, lately = torch.zeros(1, 6), torch.tensor([[1.0, 0.5, 0.3, 0.1, 0.1, 0.1]])
+    look = LayerLook("fc1", 96, 0.1, 0.05, 0.0, (1.0, 0.2, 0.0, 0.32, 0.32, 0.32))
+    usual = Rehearsed(*torch.zeros(4, 1), torch.ones(1, 6))
+    assert plant_words([look], first, rehearsed=lambda: usual) == ""
+    assert "32 % of batches of 32 and more" in plant_words([look], first, rehearsed=lambda: usual, lately=lately)
+    assert plant_words([look], first, rehearsed=lambda: usual, lately=lately + 0.1) == ""
+    assert plant_words([replace(look, first=False)], first, rehearsed=lambda: usual, lately=lately) == ""
+
+
+def test_traps_in_a_third_of_the_rows_are_seen_when_they_come_at_once() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    rng = torch.Generator().manual_seed(0)
+    whole = plant_traps(place.layer, honest(4), place.features(), 40, "calibrated", rng)
+    chosen = torch.arange(96) % 3 == 0
+    part = {
+        **honest(4),
+        place.layer.weight: torch.where(chosen[:, None], whole[place.layer.weight], honest(4)[place.layer.weight]),
+        place.layer.bias: torch.where(chosen, whole[place.layer.bias], honest(4)[place.layer.bias]),
+    }
+    memory = dict(asked(Guard(), honest(3), None, {}, 3).memory or {})
+    verdict = asked(Guard(), part, honest(3), memory, 4)
+    assert verdict.action == "repair"
+    assert "on its way" in verdict.why
+    assert asked(Guard(), honest(4), honest(3), memory, 4).action == "accept"
+
+
 def test_a_rehearsal_excuses_what_small_batches_give_away_and_not_what_large_ones_do() -> None:
     first = torch.tensor([[1.0, 0.5, 0.2, 0.1, 0.0, 0.0]])
     nothing, everything = torch.zeros(1), torch.ones(1, 6)
