@@ -21,7 +21,6 @@ from fedspill.defenses.guard import Guard
 from fedspill.defenses.model_checks.isolating_units import (
     LayerLook,
     contributors,
-    fewest_between,
     fewest_in_pairs,
     look_at,
 )
@@ -253,18 +252,6 @@ def test_rows_that_cancel_only_by_tens_get_past_pairs_and_not_past_whom_they_fir
     assert open_["planted", False] > 0.15
     assert open_["planted", True] < 0.1, "rows that nearly all samples reach are not compared"
     assert open_["honest", True] > 0.45
-
-
-def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> None:
-    rng = torch.Generator().manual_seed(1)
-    signals = torch.randn(40, 6, generator=rng) * (torch.rand(40, 6, generator=rng) < 0.5)
-    signals[:, 1] = torch.where(signals[:, 0] != 0, 1.0, 0.0)
-    signals[:2, 1] = torch.where(signals[:2, 0] != 0, 0.0, 1.0)  # two samples tell 1 from 0
-    signals[:, 4], signals[:, 5] = 1.0, 0.0
-    found = fewest_between(signals)
-    assert found[:2].tolist() == [2.0, 2.0]
-    assert float(found[2]) > 5
-    assert bool(torch.isinf(found[4:]).all()), "of units that all or none reach nothing is said"
 
 
 def test_large_batches_that_give_more_away_than_shortly_before_are_seen_sooner() -> None:

@@ -12,7 +12,7 @@ from fedspill.dataset import Examples
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.model_checks.few_contributors import rest_on_few
-from fedspill.defenses.model_checks.isolating_units import contributors, fewest_between, fewest_in_pairs
+from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs
 from fedspill.federation.local import state_of, train
 from fedspill.federation.round_looks import SampleSignals
 from fedspill.planting.bins import BinDesign, plant_bins
@@ -52,6 +52,28 @@ def signals_like(kind: str, samples: int, units: int, rng: torch.Generator) -> T
     if kind == "bins":
         return nested
     return torch.where(torch.rand(units, generator=rng) < 0.5, nested, noise(samples, 9) @ noise(9, units))
+
+
+def fewest_between(signals: Tensor) -> Tensor:
+    """(units,) the fewest samples that only one of a unit and another fires for, by the slow way."""
+    fires, samples = (signals != 0).T, len(signals)
+    some = [unit for unit, row in enumerate(fires) if 5 <= int(row.sum()) <= samples - 5]
+    found = torch.full((len(fires),), torch.inf, dtype=torch.float64)
+    for unit in some:
+        others = [int((fires[unit] != fires[other]).sum()) for other in some if other != unit]
+        found[unit] = min(others, default=torch.inf)
+    return found
+
+
+def test_units_that_all_samples_or_none_reach_are_not_compared() -> None:
+    rng = torch.Generator().manual_seed(1)
+    signals = torch.rand(40, 6, generator=rng) + 0.5
+    signals[:, :2] *= (torch.arange(40) % 2)[:, None]
+    signals[:2, 1] = torch.tensor([1.0, 0.0])  # two samples tell 1 from 0
+    signals[:, 2:4] *= torch.rand(40, 2, generator=rng) < 0.5
+    fire_alike = rest_on_few(signals, 3.0, pairs=True, firing=True) & ~rest_on_few(signals, 3.0, pairs=True)
+    assert fire_alike.tolist()[:2] == [True, True]
+    assert fire_alike.tolist()[4:] == [False, False]
 
 
 @pytest.mark.parametrize("kind", ["sparse", "bins", "mixed"])

@@ -73,7 +73,13 @@ def _counts(s: Tensor, units: Tensor, others: Tensor) -> Tensor:
 
 
 def _few_between(fires: Tensor, needed: float) -> Tensor:
-    """(units,) whether `fewest_between` is below `needed`; fires (samples, units) are zeros and ones."""
+    """(units,) whether fewer than `needed` samples reach a unit and not another, or that one and not it.
+
+    fires (samples, units) are zeros and ones. A server that gives each unit weights of its own in the next layer makes
+    all samples tell every pair of units apart, and takes three or more units together to cancel them. To single a
+    sample out these still have to differ by few in whom they fire for. Units that all samples reach, or none, are not
+    compared: smooth activations have no others.
+    """
     reached = fires.sum(0)
     some = (reached >= FEW) & (reached <= len(fires) - FEW)
     rows = some.nonzero().flatten()

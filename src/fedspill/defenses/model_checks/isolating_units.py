@@ -44,24 +44,6 @@ def fewest_in_pairs(signals: Tensor) -> Tensor:
     return _pairs(signals)[0]
 
 
-def fewest_between(signals: Tensor) -> Tensor:
-    """(units,) the fewest samples that reach a unit and not another, or that one and not it; signals (samples, units).
-
-    A server that gives each unit weights of its own in the next layer makes all samples tell every pair of units apart,
-    and takes three or more units together to cancel them. To single a sample out these still have to differ by few in
-    whom they fire for. Units that all samples reach, or none, are not compared: smooth activations have no others.
-    """
-    on = (signals != 0).double()
-    reached = on.sum(0)
-    some = (reached >= FEW) & (reached <= len(on) - FEW)
-    apart = reached[:, None] + reached[None] - 2 * on.T @ on
-    apart[:, ~some] = torch.inf
-    apart.fill_diagonal_(torch.inf)
-    if len(apart) < 2:
-        return torch.full((len(apart),), torch.inf, dtype=torch.float64)
-    return torch.where(some, apart.amin(1), torch.full_like(reached, torch.inf))
-
-
 def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     """(units,) as above, and (samples, units) what is left of each unit beside the one that leaves fewest, but some."""
     s = signals.double()
