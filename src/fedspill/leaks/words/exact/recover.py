@@ -213,8 +213,8 @@ def _candidates(
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
             texts = grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
             yield texts
-            if len(texts) >= rest.width:  # more would fit at every looser tolerance
-                return
+            if len(texts) >= rest.width:  # more would fit at every looser tolerance; the rank may be another one
+                break
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
     if drifted:  # what drifts fills the width before it fills the layers inside
