@@ -21,7 +21,7 @@ from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import Cells, first_norm
 
 TIGHT = 1e-3  # distance, as a share of a random vector's, below which a token fits
-NEAR = 1e-2  # the same of a text that is wrong in a word or two at most
+NEAR = 0.03  # the same of a text with a wrong word or two, or where there are more inputs than dimensions
 _TRIES, _MOVES = 20, 25  # of clustering, and single changes of repair
 _PUREST = 6  # tokens that stand for a cluster
 _AT_ONCE = 64

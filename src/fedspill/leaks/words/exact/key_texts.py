@@ -174,15 +174,14 @@ def _nearest(
     for text, of_text in zip(texts, far, strict=True):
         if float(of_text.max()) < TIGHT * space.level:
             return text
-    for text in texts:  # more inputs than dimensions leave no test but this one
-        if bool(heads.explained(text)[core].all()):
-            return text
+    near = [number for number in range(len(texts)) if float(far[number].max()) < NEAR * space.level]
+    for number in near:  # more inputs than dimensions leave no closer test than this
+        if bool(heads.explained(texts[number])[core].all()):
+            return texts[number]
+    if not near:
+        return None
     # Long texts have the smallest signals, of which float32 leaves little beside those of short ones: then the right
     # text is not much nearer than one in which two words are swapped. What is left is the nearest of its neighbours.
-    nearest = min(range(len(texts)), key=lambda number: float(far[number].max()), default=None)
-    if nearest is None or float(far[nearest].max()) > NEAR * space.level:
-        return None
-    own = set(heads.tokens.tolist())
-    return repaired(
-        attacked, texts[nearest], own, [cells.tokens[place].tolist() for place in cells.tokens], space, marks
-    )
+    nearest = min(near, key=lambda number: float(far[number].max()))
+    tables = [cells.tokens[place].tolist() for place in range(cells.places)]
+    return repaired(attacked, texts[nearest], set(heads.tokens.tolist()), tables, space, marks)
