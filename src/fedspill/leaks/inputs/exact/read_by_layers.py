@@ -130,8 +130,8 @@ def layer_that_reads_inputs(model: nn.Module, columns: int) -> LinearLayer:
     once = [call.layer for call in reads if not any(other.layer == call.layer and other != call for other in fed)]
     if not once:
         raise CannotRecover("the network has no linear layer that reads the input itself")
-    widest = max(once, key=lambda name: int(model.get_submodule(name).weight.shape[0]))
-    return linear_layer(widest, model.get_submodule(widest))
+    layers = [linear_layer(name, model.get_submodule(name)) for name in once]
+    return max(layers, key=lambda layer: len(layer.weight))
 
 
 def readings_of(model: nn.Module, calls: Sequence[Call], probe: Tensor, seen: Mapping[Call, Tensor]) -> Readings | None:
