@@ -134,8 +134,11 @@ def _first_layer(model: nn.Module, columns: int) -> LinearLayer:
     """The first layer of a chain, else the widest one that reads records."""
     try:
         return first_layer(model)
-    except CannotRecover:
-        return layer_that_reads_inputs(model, columns)
+    except CannotRecover as refusal:
+        try:
+            return layer_that_reads_inputs(model, columns)
+        except CannotRecover:
+            raise refusal from None
 
 
 def _row_space(attacked: AttackedMessage, layer: LinearLayer, rng: torch.Generator) -> TruncatedSvd:
