@@ -9,6 +9,7 @@ used at, and samples are moved within their span, which is where gradients tell 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,8 +57,9 @@ def error_bars(used: Sequence[UsedAt], unexplained: float, rng: torch.Generator)
     sizes, directions = torch.linalg.eigh(change.T @ change)
     told, part = sizes > INDEPENDENT * sizes[-1], directions.square()
     spread = torch.where(told, part / sizes.clamp_min(1e-300), torch.where(part > NO_PART, torch.inf, 0.0)).sum(1)
-    moved = spread.reshape(len(fed), unknowns).sum(1).sqrt() * unexplained / max(values, 1) ** 0.5
-    return moved / fed.norm(dim=1).clamp_min(1e-300)
+    moved = spread.reshape(len(fed), unknowns).sum(1).sqrt() * (unexplained / math.sqrt(max(values, 1)))
+    relative: Tensor = moved / fed.norm(dim=1).clamp_min(1e-300)
+    return relative
 
 
 def _change(step: UsedAt, fed: Tensor, label: Tensor, basis: Tensor) -> Tensor:

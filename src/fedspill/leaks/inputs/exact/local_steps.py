@@ -88,8 +88,8 @@ def follow_local_steps(
         raise CannotRecover(f"no sample of the first of {len(sizes)} local steps was found")
     x, labels, residual, error, once = (torch.cat(parts) for parts in zip(*steps, strict=True))
     if len(steps) == len(sizes):
-        left = float(torch.stack([rest[name].square().sum() for name in names]).sum().sqrt())
-        sure = error_bars(used, max(left, rounding), rng) < MOST_OFF
+        missed = float(torch.stack([rest[name].square().sum() for name in names]).sum().sqrt())
+        sure = error_bars(used, max(missed, rounding), rng) < MOST_OFF
     else:  # What proves a step is that the next one, read at the weights that it led to, sends what it must.
         sound = torch.tensor([bool(step[-1].all()) for step in steps]).cumprod(0).bool()
         proven = torch.cat([sound[1:], torch.tensor([False])])

@@ -102,8 +102,8 @@ def recover_softmax_batch(
         raise CannotRecover(f"no sample is a root of the layer's equations{late}")
     named = torch.tensor(labels)
     share = ((whole.sent(found, named) @ rows.left / rows.sizes) * found).sum(1) / samples
-    late = len(found) < rows.rank and time.is_over
-    why = f"{len(found)} of {rows.rank} samples were found: {OUT_OF_TIME}" if late else ""
+    cut_short = len(found) < rows.rank and time.is_over
+    why = f"{len(found)} of {rows.rank} samples were found: {OUT_OF_TIME}" if cut_short else ""
     return SoftmaxSamples(found @ rows.right.T, named, (share - 1).abs() < WHOLE, why)
 
 
@@ -167,7 +167,7 @@ class _System:
     def _parts(self, q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """As many of q (k, r) at once as fit into memory."""
         most = max(1, int(MOST_VALUES // max(1, self.slope.numel())))
-        return zip(q.split(most), labels.split(most), strict=True)
+        return zip(torch.split(q, most), torch.split(labels, most), strict=True)
 
     def sent(self, q: Tensor, labels: Tensor) -> Tensor:
         """(k, classes) p - e_y of samples q (k, r)."""

@@ -149,8 +149,10 @@ def _of_any_network(
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """What is found without taking the network apart; `answer` where that does not apply either, with both reasons."""
-    if shape is None or attacked.steps > 1:
+    if shape is None:
         return answer
+    if attacked.steps > 1:
+        return replace(answer, why=f"{answer.why}; what is no chain of layers is read after one step only")
     try:
         return batch_of_any_network(attacked, shape, classes, rng, effort.seconds)
     except CannotRecover as refusal:
