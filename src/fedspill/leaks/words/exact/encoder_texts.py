@@ -21,6 +21,7 @@ from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import Cells, first_norm
 
 TIGHT = 1e-3  # distance, as a share of a random vector's, below which a token fits
+NEAR = 1e-2  # the same of a text that is wrong in a word or two at most
 _TRIES, _MOVES = 20, 25  # of clustering, and single changes of repair
 _PUREST = 6  # tokens that stand for a cluster
 _AT_ONCE = 64
@@ -101,7 +102,7 @@ def arrange_encoder(
         drafts.append(_marked(draft, marks))
     members = [set(tokens[shares[:, text] > 0.02].tolist()) for text in range(len(drafts))]
     tables = [cells.tokens[place].tolist() for place in range(places)]
-    return [_repaired(attacked, draft, own, tables, space, marks) for draft, own in zip(drafts, members, strict=True)]
+    return [repaired(attacked, draft, own, tables, space, marks) for draft, own in zip(drafts, members, strict=True)]
 
 
 def _order(signals: Told, fits: Tensor) -> Tensor:
@@ -175,7 +176,7 @@ def distances(attacked: AttackedText, texts: list[list[int]], space: RowSpace) -
     return found
 
 
-def _repaired(
+def repaired(
     attacked: AttackedText, text: list[int], own: set[int], tables: list[list[int]], space: RowSpace, marks: Marks
 ) -> list[int]:
     """The text after the single changes (another token, two swapped, shorter, longer) that bring it nearest."""
