@@ -49,7 +49,8 @@ class RehearsalSizes:
     kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
     folds: int = 2  # of make-believe clients, each judged by what the others say
     sizes: int = 3  # of clients, in a round's broad draw
-    layers: int = 3  # times that whole layers are read, each around what was found before
+    layers: int = 2  # times that whole layers are read, each around what was found before
+    telling: int = 2  # rounds that are rehearsed for this once more: those by which shares are read best
     leading: int = 3  # rounds in which all of `known` are tried, the others do as the nearest of these does
 
     @property
@@ -300,6 +301,7 @@ class _Around:
     scenes: Sequence[RoundScene]
     samples: int
     asked: Sequence[_Sent]  # what the client sent
+    shown: Tensor  # (classes,) bool: some round shows the class
     played: Sequence[_Sent]
     known: Tensor  # (make-believe clients, classes)
     hidden: float  # the largest estimated share of a class that does not show and is taken to be absent
@@ -309,6 +311,7 @@ class _Around:
         scenes: Sequence[RoundScene],
         samples: int,
         asked: Sequence[_Sent],
+        shown: Tensor,
         shares: Tensor,
         rng: torch.Generator,
         *,
@@ -324,7 +327,7 @@ class _Around:
         if not all(one.is_finite() for one in played):
             raise NotApplicable(DIVERGED)
         hidden = min(scene.hidden for scene in scenes)
-        return _Around(scenes, samples, asked, played, counts.double() / samples, hidden)
+        return _Around(scenes, samples, asked, shown, played, counts.double() / samples, hidden)
 
     @property
     def folds(self) -> Tensor:
@@ -335,13 +338,8 @@ class _Around:
         return (self.known * self.samples).round().long()
 
     @property
-    def shown(self) -> Tensor:
-        """(classes,) bool: some round shows the class."""
-        return torch.stack([one.present[0] for one in self.asked]).any(0)
-
-    @property
     def seen(self) -> Tensor:
-        """(make-believe clients, classes) bool: the same of these."""
+        """(make-believe clients, classes) bool: which classes some round of theirs shows."""
         return torch.stack([one.present for one in self.played]).any(0)
 
     def surroundings(self, found: RehearsedShares) -> Surroundings:
@@ -350,12 +348,13 @@ class _Around:
         played, asked = [one.layer for one in self.played], [one.layer[0] for one in self.asked]
         return Surroundings(self.known, self.folds, played, asked, possible, self.shown | (found.shares > self.hidden))
 
-    def nearer(self, found: RehearsedShares, rng: torch.Generator) -> _Around:
-        """The same around what was found, as far off as that may be."""
+    def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
+        """Some of the rounds again, around what was found and as far off as that may be."""
         drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
         shares = found.shares + enlarged(len(found.shares)) * found.errors[drawn]
-        possible = self.shown | (found.shares > self.hidden)
-        return _Around.of(self.scenes, self.samples, self.asked, positive(shares * possible), rng, apart=False)
+        shares = positive(shares * (self.shown | (found.shares > self.hidden)))
+        scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
+        return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=False)
 
 
 def _near(
@@ -373,11 +372,12 @@ def _near(
     errors = max(begun, key=lambda one: one.precision).errors
     drawn = torch.randint(len(errors), (plan.near,), generator=rng)
     asked = [scene.asked([update]) for scene, update in zip(scenes, updates, strict=True)]
-    around = _Around.of(scenes, updates[0].samples, asked, positive(centre + errors[drawn]), rng, apart=apart)
+    shown = torch.stack([one.present[0] for one in asked]).any(0)
+    around = _Around.of(scenes, updates[0].samples, asked, shown, positive(centre + errors[drawn]), rng, apart=apart)
     played, known = around.played, around.known
     each = [fits_of(s.readings, known, around.folds, own.readings) for s, own in zip(played, asked, strict=True)]
     joint = mixed([fit for fits in each for fit in fits], known)
-    found = without_absent(joint.shares, around.shown, around.hidden)
+    found = without_absent(joint.shares, shown, around.hidden)
     errors = without_absent(joint.unseen, around.seen, around.hidden) - known
     doubt = _contradiction([mixed(fits, known) for fits in each])
     if doubt > CONTRADICTS:  # it cannot have held the same samples each time
@@ -408,7 +408,8 @@ def _by_layers(
             for result, one, own in zip(told, read, around, strict=True)
         ]
         if time + 1 < plan.layers:
-            around = [one.nearer(result, rng) for one, result in zip(around, told, strict=True)]
+            best = sorted(read[0].by_round.argsort()[: plan.telling].tolist())
+            around = [one.nearer(result, best, rng) for one, result in zip(around, told, strict=True)]
     return told
 
 

@@ -46,6 +46,7 @@ class LayerShares:
 
     shares: Tensor  # (classes,)
     errors: Tensor  # (make-believe clients, classes) of the shares of those that were not fitted to
+    by_round: Tensor  # (rounds,) how far off each round by itself is, for make-believe clients of all
 
     @property
     def error(self) -> float:
@@ -76,8 +77,8 @@ def read_whole_layer(clients: Sequence[Surroundings]) -> list[LayerShares]:
     information, unseen, answer = _over_rounds(torch.stack(seen), torch.stack(told), off)
     found = on_simplex(information, answer + centres[:, :-1], torch.stack([one.allowed for one in clients]))
     again = on_simplex(information, unseen + centres[of][:, :-1], torch.cat([one.possible for one in clients]))
-    errors = again - known
-    return [LayerShares(shares, errors[of == index]) for index, shares in enumerate(found)]
+    errors, by_round = again - known, (torch.stack(seen) - off).abs().sum(2).mean(1)
+    return [LayerShares(shares, errors[of == index], by_round) for index, shares in enumerate(found)]
 
 
 def _one_round(played: Tensor, off: Tensor, folds: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
