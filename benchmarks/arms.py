@@ -166,6 +166,49 @@ PLANTS: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "trap, biases, one to half of a batch": traps("biases", ladder=True),
     "bins, ten rows cancel": ten_rows,
 }
+
+
+def in_any_order(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Bins whose rows look up or down and stand in any order; a row is as large as any other one."""
+    planted = bins(BinDesign(norms="usual"))(state, place, batch, rng)
+    layer, rows = place.layer, place.rows
+    order, signs = torch.randperm(rows, generator=rng), torch.randint(2, (rows,), generator=rng) * 2.0 - 1
+    weight, bias = planted[layer.weight] * signs[:, None], planted[layer.bias] * signs
+    return {**planted, layer.weight: weight[order], layer.bias: bias[order]}
+
+
+def small_traps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Calibrated traps in a quarter of the rows, a tenth as large as the others."""
+    planted, layer = PLANTS["trap, calibrated"](state, place, batch, rng), place.layer
+    chosen = torch.randperm(place.rows, generator=rng) < place.rows // 4
+    weight = torch.where(chosen[:, None], 0.1 * planted[layer.weight], state[layer.weight])
+    return {
+        **state,
+        layer.weight: weight,
+        layer.bias: torch.where(chosen, 0.1 * planted[layer.bias], state[layer.bias]),
+    }
+
+
+def groups_of_eight(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """A third of the rows in groups of eight that are parallel, each group by an honest row's direction."""
+    layer, state = place.layer, {name: tensor.clone() for name, tensor in state.items()}
+    weight, bias, second = state[layer.weight], state[layer.bias], state[layer.second_weight]
+    features = place.features().to(weight)
+    for group in torch.randperm(place.rows, generator=rng)[: place.rows // 3].split(8):
+        weight[group] = weight[group[0]].clone()
+        heights = (features @ weight[group[0]]).sort().values
+        places = (torch.arange(1, len(group) + 1) * len(heights)) // (len(group) + 1)
+        bias[group] = -heights[places]
+        second[:, group] = second[:, group[:1]].clone()
+    return state
+
+
+# Written after the guard's bars were set, and no bar was set on them.
+UNSEEN: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]] = {
+    "bins that look up or down, in any order": in_any_order,
+    "small traps in a quarter of the rows": small_traps,
+    "groups of eight parallel rows": groups_of_eight,
+}
 # What looks at a model before training, and what acts in training.
 GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
     "none": (None, None),
@@ -256,7 +299,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
         step = number - HONEST + 1
         state = own
         if step > 0:
-            goal = PLANTS[plant](place.opened(own), place, batch, rng.manual_seed(seed))
+            goal = (PLANTS | UNSEEN)[plant](place.opened(own), place, batch, rng.manual_seed(seed))
             state = on_the_way(own, goal, step / arrival, None if plant == "class fishing" else place.layer, way)
         message = Message(number + (claims if step > 0 else 0), SERVER, EVERYONE, "model", state)
         client = ClientContext(memory, lambda: made.model, made.own)
@@ -276,10 +319,9 @@ def table(asked: argparse.Namespace) -> None:
     data: Dataset = make("datasets", asked.data).load(None)
     longest = HONEST + max(asked.arrivals)
     made = [federation(data, asked.rows, seed, longest) for seed in asked.seeds_used]
-    words = [word for word in asked.plants if word not in PLANTS]
-    wanted = [
-        name for name in PLANTS if not asked.plants or name in asked.plants or any(word in name for word in words)
-    ]
+    known = UNSEEN if asked.unseen else PLANTS
+    words = [word for word in asked.plants if word not in known]
+    wanted = [name for name in known if not asked.plants or name in asked.plants or any(word in name for word in words)]
     print(f"{asked.data}, {asked.rows} rows, batches of {asked.batch}, n = {len(made)} federations, way: {asked.way}")
     print("| plant | arrival | guard | stopped | in round | read before, mean (most) | honest, mean (most) |")
     print("|---|---|---|---|---|---|---|")
@@ -471,10 +513,10 @@ def benign(asked: argparse.Namespace) -> None:
 
 
 def epoch_ms(model: nn.Module, data: Dataset, gate: Defense | None) -> float:
-    """CPU of a client's local epoch, the shorter of two."""
+    """CPU of a client's local epoch, the shortest of six."""
     training = BENIGN if gate is None else gate.local(BENIGN)
     state, own, took = dict(state_of(model)), data.train.take(torch.arange(EPOCH)), []
-    for number in range(2):
+    for number in range(6):
         began = time.process_time()
         train(model, state, own, training, generator(number))
         took.append(1000 * (time.process_time() - began))
@@ -493,6 +535,7 @@ def main() -> None:
     parser.add_argument("--plants", nargs="*", default=[], help="names, or words of them")
     parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))
     parser.add_argument("--claims", type=int, default=0, help="rounds that the server says passed before the plant")
+    parser.add_argument("--unseen", action="store_true", help="plants that no bar was set on")
     parser.add_argument("--benign", action="store_true")
     parser.add_argument("--frontier", action="store_true")
     ways = [0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]

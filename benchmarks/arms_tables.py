@@ -229,7 +229,7 @@ def _some(x: Tensor, seed: int) -> Tensor:
 
 
 def _spread(shares: Sequence[float]) -> str:
-    return f"{statistics.fmean(shares):.2f} ({max(shares):.2f})"
+    return f"{statistics.fmean(shares):.2f} ({max(shares):.2f})" if shares else "does not apply"
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -168,9 +169,11 @@ def main() -> None:
     parser.add_argument("--samples", nargs="+", type=int, help="instead of the cell's own")
     parser.add_argument("--seed", type=int, default=96_000, help="of the first batch")
     parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of one batch, as reckoned")
     parser.add_argument("--published", action="store_true", help="Dimitrov et al. 2022, labels given, beside ours")
     parser.add_argument("--device", default="cpu", help="of the published attack")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--rows", type=Path, help="a file that gets one JSON line for each batch, as it ends")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for name in CELLS if "all" in asked.cells else asked.cells:
@@ -209,8 +212,11 @@ def main() -> None:
                 if cell.peeled:
                     found = peel_honest(message, dataset.test.x[:500]) or RecoveredInputs.none("nothing", tried=True)
                 else:
-                    found = recover_exactly(message, dataset.shape, len(dataset.classes), RootSearchEffort(), rng)
-                spent += time.process_time() - began
+                    found = recover_exactly(
+                        message, dataset.shape, len(dataset.classes), RootSearchEffort(seconds=asked.seconds), rng
+                    )
+                seconds = time.process_time() - began
+                spent += seconds
                 real = chosen.x.double()
                 span = Range.of([real])
                 reasons |= {found.why} - {""}
@@ -218,13 +224,22 @@ def main() -> None:
                 if asked.published and cell.lr is not None:
                     both = published(message, dataset, chosen.y, asked.device, rng)
                     by_search = [n + above(x, real, span) for n, x in zip(by_search, both, strict=True)]
+                row = {"cell": name, "B": samples, "seed": seed, "exact": 0, "seen": 0, "vouched": 0, "false": 0}
                 if len(found.samples):
                     quality = guess_psnr(found.samples, real, span)
-                    exact += int((quality > EXACT).sum())
-                    seen += int((quality > SEEN).sum())
-                    whole += int((quality > EXACT).sum()) == samples
-                    vouched += int(found.certified.sum())
-                    false += int((found.certified & (quality < SEEN)).sum())
+                    row["exact"], row["seen"] = int((quality > EXACT).sum()), int((quality > SEEN).sum())
+                    row["vouched"] = int(found.certified.sum())
+                    row["false"] = int((guess_psnr(found.samples[found.certified], real, span) < SEEN).sum())
+                exact, seen = exact + row["exact"], seen + row["seen"]
+                vouched, false, whole = (
+                    vouched + row["vouched"],
+                    false + row["false"],
+                    whole + (row["exact"] == samples),
+                )
+                if asked.rows:
+                    more = {"published": by_search} if asked.published else {}
+                    with asked.rows.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({**row, "seconds": round(seconds, 3), "why": found.why, **more}) + "\n")
             n, images = asked.batches, asked.batches * samples
             interval = binomtest(whole, n).proportion_ci(method="exact")
             print(

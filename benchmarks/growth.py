@@ -1,10 +1,11 @@
 """How the cost of an audit grows with clients, rounds, parameters and classes; measured and foretold.
 
-    python benchmarks/growth.py [clients rounds parameters classes] [--skip 1]
+    python benchmarks/growth.py [clients rounds parameters classes] [--skip 1] [--device cuda]
 
 Labels, membership and class mixes of a federation of an MLP by one worker; one thing grows at a time, the others stay
 at 20 clients, 4 rounds, 20,000 parameters and 10 classes. A row tells CPU seconds, peak memory and disk, and in
-brackets what `--dry-run` foretells over what was measured.
+brackets what `--dry-run` foretells over what was measured; on a GPU also the seconds that units held it, and its
+memory.
 """
 
 from __future__ import annotations
@@ -61,23 +62,26 @@ training = {{ lr = 0.1, batch_size = {SAMPLES} }}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("axes", nargs="*", default=list(AXES))
     parser.add_argument("--skip", type=int, default=0, help="first rows that are left out")
+    parser.add_argument("--device", default="cpu")
     usual = {axis: values[0] for axis, values in AXES.items()}
     asked = parser.parse_args()
     for axis in asked.axes:
-        print(f"| {axis} | CPU s | peak memory, MB | disk, MB |\n|---|---|---|---|")
+        columns = [axis, "CPU s", "peak memory, MB", "disk, MB"]
+        columns += ["GPU s", "its memory, MB"] if asked.device != "cpu" else []
+        print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         for value in AXES[axis][asked.skip :]:
-            print(f"| {value:,} | {' | '.join(row(plan(**{**usual, axis: value})))} |", flush=True)
+            print(f"| {value:,} | {' | '.join(row(plan(**{**usual, axis: value}), asked.device))} |", flush=True)
 
 
 @cache  # the first row is the same on every axis
-def row(written: str) -> list[str]:
+def row(written: str, device: str) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "plan.toml"
         path.write_text(written)
-        return figures(*foretold_and_measured(path, path.parent, Path(__file__).parent))
+        return figures(*foretold_and_measured(path, path.parent, Path(__file__).parent, options=["--device", device]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Large models and many clients: minutes, peak memory and disk of audits that nobody would run on a laptop otherwise.
 
     python benchmarks/large_models.py vit gpt many --limit-gb 24
+    python benchmarks/large_models.py vit224 gpt --clients 4 --rounds 1 --limit-minutes 6 --device cuda
 
 vit   ViT-B/16, 86 million parameters, on pictures of 32 pixels: messages as with 224, a fortieth of the arithmetic
 vit224  the same on made-up pictures of 224 pixels, for `--device cuda`: on one core it would take an hour
@@ -9,23 +10,29 @@ many  10,000 clients x 20 rounds of an MLP, all clients in every round; of the f
 
 Each audit is the command `fedspill audit`. Memory is that of the whole process tree, as `limits.memory_mb` counts it:
 what the processes hold for themselves, without pages of files that the system can drop. A run that exceeds
---limit-gb is stopped.
+--limit-gb or --limit-minutes is stopped. With `--device cuda` also the memory of the GPU. What `--dry-run` foretells
+stands in brackets, over what was measured; below, what each unit took and found.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from measured import GpuWatch
 
 from fedspill.audit.process_tree import end_tree, memory_of
 
@@ -150,8 +157,22 @@ class Cost:
     minutes: float
     peak_gb: float
     disk_gb: float
+    gpu_gb: float
     stopped: bool
+    foretold: dict[str, float]  # by `--dry-run`
+    units: dict[str, float]  # seconds of the clock
     findings: dict[str, str]
+
+    def words(self) -> str:
+        told = self.foretold
+        said = [
+            f"{self.minutes:.1f} min ({told['minutes'] / self.minutes:.2f})",
+            f"{self.peak_gb:.2f} GB ({told['memory_bytes'] / 1e9 / self.peak_gb:.2f})",
+            f"{self.disk_gb:.2f} GB of disk ({told['disk_bytes'] / 1e9 / self.disk_gb:.2f})",
+        ]
+        if self.gpu_gb:
+            said.append(f"{self.gpu_gb:.2f} GB of the GPU ({told['gpu_memory_bytes'] / 1e9 / self.gpu_gb:.2f})")
+        return ", ".join([*said, "stopped at the limit" if self.stopped else "whole"])
 
 
 def pictures(classes: int = 10, side: int = 224) -> tuple[torch.Tensor, ...]:
@@ -165,25 +186,41 @@ def pictures(classes: int = 10, side: int = 224) -> tuple[torch.Tensor, ...]:
     return tuple(made)
 
 
-def audit(name: str, folder: Path, limit_gb: float, options: list[str]) -> Cost:
-    plan, out = folder / f"{name}.toml", folder / name
+def audit(name: str, folder: Path, limit_gb: float, limit_minutes: float, options: list[str]) -> Cost:
+    plan, out, told = (folder / name for name in (f"{name}.toml", name, f"{name}.json"))
     plan.write_text(PLANS[name])
-    began, peak, disk, stopped = time.perf_counter(), 0, 0, False
-    command = [sys.executable, "-m", "fedspill", "audit", str(plan), "--out", str(out), *options]
     importable = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    with subprocess.Popen(command, start_new_session=True, env={**os.environ, "PYTHONPATH": importable}) as process:
+    environment = {**os.environ, "PYTHONPATH": importable}
+    command = [sys.executable, "-m", "fedspill", "audit", str(plan), *options]
+    subprocess.run([*command, "--dry-run", "--json", str(told)], env=environment, check=True)
+    foretold = {key: value for key, value in json.loads(told.read_text()).items() if isinstance(value, int | float)}
+    print(f"{name}: foretold {foretold}", flush=True)
+    began, peak, disk, stopped, gpu = time.perf_counter(), 0, 0, False, GpuWatch()
+    command += ["--out", str(out)]
+    with subprocess.Popen(command, start_new_session=True, env=environment) as process:
         looked = 0.0
         while process.poll() is None:
             peak = max(peak, memory_of(process.pid))
             if time.perf_counter() - looked > 5:
                 looked, disk = time.perf_counter(), max(disk, _bytes_below(out))
-            if peak > limit_gb * 1e9:
+            if peak > limit_gb * 1e9 or time.perf_counter() - began > 60 * limit_minutes:
                 stopped = True
                 end_tree(process.pid)
             time.sleep(0.2)
     minutes = (time.perf_counter() - began) / 60
+    disk = max(disk, _bytes_below(out))
     found = _findings(out / "audit.json")
-    return Cost(name, minutes, peak / 1e9, max(disk, _bytes_below(out)) / 1e9, stopped, found)
+    taken = gpu.taken() / 1e9
+    return Cost(name, minutes, peak / 1e9, disk / 1e9, taken, stopped, foretold, _units(out), found)
+
+
+def _units(folder: Path) -> dict[str, float]:
+    """Of each unit that ended, its seconds."""
+    with closing(sqlite3.connect(folder / "audit.sqlite")) as database:
+        rows = database.execute("SELECT kind, job, seconds FROM results ORDER BY seconds DESC").fetchall()
+    return {
+        f"{kind} {json.loads(job).get('pair', {}).get('attack', '')}".strip(): seconds for kind, job, seconds in rows
+    }
 
 
 def _bytes_below(folder: Path) -> int:
@@ -212,6 +249,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=sorted(PLANS))
     parser.add_argument("--limit-gb", type=float, default=24.0)
+    parser.add_argument("--limit-minutes", type=float, default=math.inf)
+    parser.add_argument("--clients", type=int, help="fewer than in the plan")
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--keep", type=Path, help="folder for plans and audits; else they are removed")
     parser.add_argument("--json", type=Path)
     given, options = parser.parse_known_args()
@@ -220,10 +260,13 @@ def main() -> None:
     costs = []
     try:
         for name in given.names:
-            cost = audit(name, folder, given.limit_gb, options)
+            for what in ("clients", "rounds"):
+                if asked := getattr(given, what):
+                    PLANS[name] = re.sub(rf"^{what} = \d+", f"{what} = {asked}", PLANS[name], flags=re.M)
+            cost = audit(name, folder, given.limit_gb, given.limit_minutes, options)
             costs.append(cost)
-            state = "stopped at the limit" if cost.stopped else "whole"
-            print(f"{name}: {cost.minutes:.1f} min, {cost.peak_gb:.2f} GB, {cost.disk_gb:.2f} GB of disk, {state}")
+            print(f"{name}: {cost.words()}", flush=True)
+            print("    " + ", ".join(f"{unit} {seconds:.1f} s" for unit, seconds in cost.units.items()))
             for finding, said in cost.findings.items():
                 print(f"    {finding}: {said}")
     finally:

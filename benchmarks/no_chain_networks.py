@@ -8,7 +8,8 @@ One line per network and number of samples: whole batches above 60 dB, images ab
 vouched for and those of them below 30 dB, which must be none; what was said where nothing came back. Each batch has a
 fresh network and fresh digits (8 by 8 pixels). The number of samples is known, labels are not. The attack was run on
 `first` before anything was mended for them, and on `held-out` after that; `users` and `users-held-out`, likewise, are
-the networks of user_networks.py. `--by-heart` first trains on half of each batch.
+the networks of user_networks.py. `--by-heart` first trains on half of each batch. With `--lr` the client sends
+an update of `--epochs` over its samples, in steps of `--batch-size`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from exact_inputs import EXACT, SEEN, sent
+from exact_inputs import EXACT, SEEN, sent, sent_after
 from torch import Tensor, nn
 from user_networks import CLASSES, PIXELS, WIDTH
 from user_networks import DEVELOPMENT as USERS
@@ -54,6 +55,15 @@ class TwoTanhLayers(TwoLayers):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.leave(self.two(self.one(x.flatten(1)).tanh()).tanh())
         return out
+
+
+class Strided(nn.Sequential):
+    """A chain that begins with a convolution."""
+
+    def __init__(self) -> None:
+        lower = [nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(), nn.Flatten()]
+        upper = [nn.Linear(256, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 48), nn.ReLU(), nn.Linear(48, CLASSES)]
+        super().__init__(*lower, *upper)
 
 
 class ResidualMlp(nn.Module):
@@ -222,7 +232,7 @@ FIRST: tuple[type[nn.Module], ...] = (
 )
 HELD_OUT: tuple[type[nn.Module], ...] = (Highway, TiedWeights, Maxout, Experts)
 GROUPS = {
-    "chains": (TwoLayers, TwoTanhLayers),
+    "chains": (TwoLayers, TwoTanhLayers, Strided),
     "first": FIRST,
     "held-out": HELD_OUT,
     "users": USERS,
@@ -249,6 +259,10 @@ def main() -> None:
     parser.add_argument(
         "--by-heart", type=int, default=0, help="steps on half of the batch before, which is then known"
     )
+    parser.add_argument("--lr", type=float, help="of local steps; without it one gradient is sent")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, help="of a local step; without it all samples")
+    parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=99_000, help="of the first batch")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--data-dir", type=Path)
@@ -265,9 +279,20 @@ def main() -> None:
                 network = kind()
                 chosen = dataset.train.take(torch.randperm(len(dataset.train), generator=rng)[:samples])
                 learn(network, chosen.x[: samples // 2], chosen.y[: samples // 2], asked.by_heart)
-                gradients = sent(network, chosen.x, chosen.y)
+                size = asked.batch_size or samples
+                if asked.lr is None:
+                    gradients = sent(network, chosen.x, chosen.y)
+                else:
+                    parts = [p for _ in range(asked.epochs) for p in torch.randperm(samples, generator=rng).split(size)]
+                    gradients = sent_after(network, chosen.x, chosen.y, asked.lr, asked.momentum, parts)
                 message = AttackedMessage(
-                    Origin(0, "client:0"), network.double().eval(), gradients, Schedule(samples, samples), None, True
+                    Origin(0, "client:0"),
+                    network.double().eval(),
+                    gradients,
+                    Schedule(samples, size, asked.epochs),
+                    asked.lr,
+                    plain=not asked.momentum,
+                    momentum=asked.momentum,
                 )
                 began = time.process_time()
                 found = recover_exactly(message, dataset.shape, CLASSES, RootSearchEffort(), rng)

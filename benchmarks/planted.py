@@ -3,6 +3,7 @@
     python benchmarks/planted.py bins --data mnist fashion-mnist cifar10 --rows 256 1024 --fill 0.25 0.6 --batches 10
     python benchmarks/planted.py traps --data mnist --rows 1000 --batch 100 --batches 10
     python benchmarks/planted.py steps --data mnist --rows 256 1024 --fill 0.125 --clients-of 1 8 --batches 10
+    python benchmarks/planted.py steps --gate --data mnist --rows 256 --fill 0.125 0.5 --clients-of 1 2 --batches 10
     python benchmarks/planted.py decoded --data fashion-mnist --rows 512 --batch 64 --batches 5 --device cuda
     python benchmarks/planted.py apart --data cifar10 --clients 100 --batch 16 --rows 256 --batches 10
     python benchmarks/planted.py module --data cifar10 --rows 256 --batch 64 --batches 10
@@ -10,7 +11,7 @@
 Every batch has a seed of its own, from `--first-seed` on: the network's weights, the plant's directions and the images
 are drawn anew. The server has images of the other split. Shares are of images above 30 and 60 dB after one-to-one
 matching; "false" counts images that an attack vouched for and that are none of the batch. Seconds are of the reading
-alone. `--device cuda` runs clients and reading on a GPU.
+alone. `--device cuda` runs clients and reading on a GPU. With `--gate` clients of `steps` have the gate over pairs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from fedspill.dataset import Dataset, Examples
+from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.federation.local import train
 from fedspill.planting.agreement import agreed
 from fedspill.planting.bins import BinDesign, plant_bins
@@ -196,18 +198,30 @@ def steps(asked: argparse.Namespace) -> None:
     """Clients of FedAvg: five local epochs. Nothing is certified; the second line is what two bins agreed on."""
     for name in asked.data:
         data: Dataset = make("datasets", name).load(None)
-        for rows in asked.rows:
-            for clients, hidden, lr in [(c, h, lr) for c in asked.clients_of for h in (64, 0) for lr in (0.01, 0.1)]:
-                each = max(int(asked.fill[0] * rows) // clients, 1)
+        cells = [(c, h, lr) for c in asked.clients_of for h in (64, 0) for lr in (0.01, 0.1)]
+        for rows, fill in [(rows, fill) for rows in asked.rows for fill in asked.fill]:
+            for clients, hidden, lr in cells:
+                each = max(int(fill * rows) // clients, 1)
                 print(f"\n{name}, {rows} rows, {hidden or 'no'} units behind them, {clients} x {each} images, lr {lr}")
                 header()
-                both = [_stepped(data, rows, hidden, clients, each, lr, seed) for seed in asked.seeds]
+                both = [
+                    _stepped(data, rows, hidden, clients, each, _local(lr, each, asked.gate), seed)
+                    for seed in asked.seeds
+                ]
                 line("everything", [one for one, _ in both])
                 line("agreed on by two bins", [two for _, two in both])
 
 
-def _stepped(data: Dataset, rows: int, hidden: int, clients: int, each: int, lr: float, seed: int) -> tuple[Read, Read]:
-    drawn, batch, epochs = draw(data, clients * each, seed), min(each, 8), 5
+def _local(lr: float, each: int, gate: bool) -> LocalTraining:
+    """Five local epochs of a client with `each` images."""
+    training = LocalTraining(lr=lr, batch_size=min(each, 8), epochs=5)
+    return GradientGate(pairs=True).local(training) if gate else training
+
+
+def _stepped(
+    data: Dataset, rows: int, hidden: int, clients: int, each: int, training: LocalTraining, seed: int
+) -> tuple[Read, Read]:
+    drawn, lr = draw(data, clients * each, seed), training.lr
     torch.manual_seed(seed)
     behind = [nn.Linear(rows, hidden), nn.ReLU()] if hidden else []
     model = nn.Sequential(
@@ -222,8 +236,7 @@ def _stepped(data: Dataset, rows: int, hidden: int, clients: int, each: int, lr:
     planted = plant_bins(place.layer, state, place.inputs(), BinDesign(gain=gain), drawn.rng, packings)
     third = third_layer_of(model, place.layer)
     if third is not None:
-        hold_still(planted, place.layer, third, gain, drawn.rng, lr=lr, passes=epochs / batch)
-    training = LocalTraining(lr=lr, batch_size=batch, epochs=epochs)
+        hold_still(planted, place.layer, third, gain, drawn.rng, lr=lr, passes=training.epochs / training.batch_size)
     names = place.layer.weight, place.layer.bias
     total = [torch.zeros_like(planted[name], dtype=torch.float64) for name in names]
     for number, part in enumerate(torch.arange(clients * each).split(each)):
@@ -377,6 +390,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--steps", type=int, default=4000, help="of training Scale-MIA's decoder")
     parser.add_argument("--first-seed", type=int, default=70_000)
+    parser.add_argument("--gate", action="store_true", help="of the clients, over pairs")
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
     asked.seeds = list(range(asked.first_seed, asked.first_seed + asked.batches))

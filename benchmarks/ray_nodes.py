@@ -1,86 +1,127 @@
 """An audit on a Ray cluster of two nodes with one core each, against one such node: seconds of the clock, in one run.
 
     python benchmarks/ray_nodes.py [plan.toml] [--repeats 1]
+    python benchmarks/ray_nodes.py --replay FOLDER [--nodes 2 4 8 16]
 
 By default the default plan with its frontier of defenses. All nodes are on this machine, which must have two idle cores
 and a little for Ray itself; the load while it ran is printed beside. One and two nodes take turns, and all start cold.
+It takes five minutes where nothing else runs.
 
-Below each ratio stands what bounds it. An audit goes in waves, and a wave begins when the last unit of the one before
-has ended: `idle` is how long nodes waited for that, and for Ray. Between waves and before the first one only the head
-works: `head` is that time. `units alone` is the ratio that waves and units allow on two nodes that cost nothing, by
-placing the seconds that the units took on one node.
+Below each ratio stands what bounds it: `idle` is how long a node waited on average, the start of its processes too,
+and `head` is the time before, between and after units in which only the head works. `in order` is the ratio that the
+agenda allows: it is run again in no time with the seconds that the units took on one node. `--replay` does that alone,
+with the folder of an audit that was done anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from fedspill.audit.cost_estimate import needs_of
+from fedspill.audit.course import Course
 from fedspill.audit.jobs import Job
 from fedspill.audit.ray_workers import STORE_BYTES, RayWorkers
-from fedspill.audit.run_audit import Quiet, Request, answer
+from fedspill.audit.result_from_store import StoredAudit
+from fedspill.audit.run_audit import Request, answer
+from fedspill.audit.store import Store
 from fedspill.audit.target import Target
-from fedspill.audit.worker_pool import Done, Workers
+from fedspill.audit.watcher import Quiet
+from fedspill.audit.worker_pool import Done, Take, Workers
 from fedspill.deployment.plan import read_plan
 
 
 @dataclass
 class Run:
-    """How long an audit took, and of each wave how long it took and the seconds of each of its units."""
+    """How long an audit took, for how long there were units, and the seconds of each of them."""
 
     nodes: int
     seconds: float = 0.0
-    waves: list[tuple[float, list[float]]] = field(default_factory=list)
-
-    @property
-    def head(self) -> float:
-        """Seconds in which no unit could run."""
-        return self.seconds - sum(took for took, _ in self.waves)
+    with_units: float = 0.0
+    units: list[float] = field(default_factory=list)
 
     @property
     def work(self) -> float:
-        return sum(sum(units) for _, units in self.waves)
+        return sum(self.units)
 
     @property
     def idle(self) -> float:
-        """Seconds that a node waited during waves, on average."""
-        return sum(took for took, _ in self.waves) - self.work / self.nodes
+        """Seconds that a node waited while there were units, on average."""
+        return self.with_units - self.work / self.nodes
 
     def words(self) -> str:
-        units = sum(len(units) for _, units in self.waves)
         return (
-            f"{self.nodes} node{'s' * (self.nodes > 1)}: {self.seconds:.0f} s, {units} units of {self.work:.0f} s "
-            f"in {len(self.waves)} waves, idle {self.idle:.0f} s, head {self.head:.0f} s"
+            f"{self.nodes} node{'s' * (self.nodes > 1)}: {self.seconds:.0f} s, {len(self.units)} units of "
+            f"{self.work:.0f} s, idle {self.idle:.1f} s, head {self.seconds - self.with_units:.1f} s"
         )
 
 
 class TimedWorkers(Workers):
-    """Workers that note how long each wave and each of its units takes."""
+    """Workers that note how long they have units, and how long each takes."""
 
     def __init__(self, workers: Workers, run: Run) -> None:
         self._workers, self._run = workers, run
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        began, units = time.monotonic(), []
-        for done in self._workers.run(jobs):
-            units.append(done.seconds)
+    def run(self, take: Take) -> Iterator[Done]:
+        began = time.monotonic()
+        for done in self._workers.run(take):
+            self._run.units.append(done.seconds)
             yield done
-        if units:
-            self._run.waves.append((time.monotonic() - began, units))
+        self._run.with_units += time.monotonic() - began
 
     def close(self) -> None:
         self._workers.close()
 
 
-def measured(plan: Path | None, nodes: int) -> Run:
-    """From the first unit to the last, the nodes' own start included."""
+class ReplayedWorkers(Workers):
+    """Nodes on which every unit takes as long as it took elsewhere, and comes to the same; nobody waits for them."""
+
+    def __init__(self, audit: StoredAudit, nodes: int) -> None:
+        self._audit, self._nodes, self.now = audit, nodes, 0.0
+
+    def run(self, take: Take) -> Iterator[Done]:
+        running: list[tuple[float, int, Done]] = []
+        waiting: list[Job] = []  # taken in advance, as on Ray
+        numbers = count()
+        while True:
+            while len(running) + len(waiting) < 2 * self._nodes and (job := take()) is not None:
+                waiting.append(job)
+            while waiting and len(running) < self._nodes:
+                job = waiting.pop(0)
+                stored = self._audit.known(job)
+                assert stored is not None, f"{job.title()} is not in that audit"
+                done = Done(job, stored.outcome, stored.seconds)
+                heapq.heappush(running, (self.now + stored.seconds, next(numbers), done))
+            if not running:
+                return
+            self.now, _, done = heapq.heappop(running)
+            yield done
+
+    def close(self) -> None:
+        pass
+
+
+def replayed(folder: Path, nodes: int) -> float:
+    """Seconds that the units of the audit in the folder take on so many nodes, in the order of the agenda."""
+    done = StoredAudit(Store(folder, create=False), folder)
+    with tempfile.TemporaryDirectory() as name:
+        store = Store(Path(name), create=True)
+        store.note(done.facts)
+        workers = ReplayedWorkers(done, nodes)
+        Course(store, StoredAudit(store, Path(name)), workers, Quiet()).run()
+    return workers.now
+
+
+def measured(plan: Path | None, nodes: int, folder: Path) -> Run:
+    """From the plan to the result, the nodes' own start included."""
     from ray.cluster_utils import Cluster
 
     run = Run(nodes)
@@ -96,39 +137,40 @@ def measured(plan: Path | None, nodes: int) -> Run:
     try:
         for _ in range(nodes):
             cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, memory=6 << 30)
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.monotonic()
-            answer(Request(read_plan(plan), Path(folder), workers=workers), Quiet())
-            run.seconds = time.monotonic() - began
+        began = time.monotonic()
+        answer(Request(read_plan(plan), folder, workers=workers), Quiet())
+        run.seconds = time.monotonic() - began
     finally:
         cluster.shutdown()
     return run
 
 
-def allowed(run: Run, nodes: int = 2) -> float:
-    """The ratio of waves and units alone: each unit goes to the node that is free first, and the head costs nothing."""
-    total = 0.0
-    for _, units in run.waves:
-        free = [0.0] * nodes
-        for seconds in units:
-            free[free.index(min(free))] += seconds
-        total += max(free)
-    return run.work / total
+def in_turns(plan: Path | None) -> float:
+    """One node, then two; the ratio."""
+    with tempfile.TemporaryDirectory() as name:
+        one, two = (measured(plan, nodes, Path(name) / str(nodes)) for nodes in (1, 2))
+        allowed = one.work / replayed(Path(name) / "1", 2)
+    ratio = one.seconds / two.seconds
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    print(f"{ratio:.2f} times as fast ({load}); in order {allowed:.2f}")
+    print(f"    {one.words()}\n    {two.words()}", flush=True)
+    return ratio
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", nargs="?", type=Path)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--replay", type=Path, metavar="FOLDER")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4, 8, 16])
     asked = parser.parse_args()
+    if asked.replay:
+        alone = replayed(asked.replay, 1)
+        for nodes in asked.nodes:
+            print(f"{nodes} nodes: {alone / replayed(asked.replay, nodes):.2f} times as fast as one ({alone:.0f} s)")
+        return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ratios = []
-    for _ in range(asked.repeats):
-        one, two = measured(asked.plan, 1), measured(asked.plan, 2)
-        ratios.append(one.seconds / two.seconds)
-        load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-        print(f"{ratios[-1]:.2f} times as fast ({load}); units alone {allowed(one):.2f}")
-        print(f"    {one.words()}\n    {two.words()}", flush=True)
+    ratios = [in_turns(asked.plan) for _ in range(asked.repeats)]
     print(f"median {statistics.median(ratios):.2f}, n = {len(ratios)}")
 
 

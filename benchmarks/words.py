@@ -75,6 +75,9 @@ class Row:
         exact = share_exact(guessed, real)
         rouges = (mean_rouge(words[0], words[1], size) for size in (1, 2))
         self.values.append((hits / max(1, len(tokens)), hits / len(truth), *rouges, exact, seconds))
+        prefixes = len({tuple(one[:end]) for one in real for end in range(1, len(one) + 1)})
+        line = [len(real), sum(map(len, real)), prefixes, *(round(value, 3) for value in self.values[-1])]
+        print(*line, sum(found.certified), found.why[:60], sep="\t", file=sys.stderr, flush=True)
 
     def show(self, label: str) -> None:
         mean = torch.tensor(self.values).mean(0).tolist()

@@ -20,8 +20,9 @@ from fedspill.audit.controls import run_control
 from fedspill.audit.matrix import Pair
 from fedspill.audit.outcomes import ControlOutcome
 from fedspill.audit.result import AuditResult
-from fedspill.audit.run_audit import Quiet, Request, answer, run_audit
+from fedspill.audit.run_audit import Request, answer, run_audit
 from fedspill.audit.sealed_attack import AttackProcess
+from fedspill.audit.watcher import Quiet
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.trace import MemoryTrace

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, get_args
 
@@ -17,6 +18,7 @@ Tensors: TypeAlias = dict[str, Tensor]
 Algorithm: TypeAlias = Literal["fedavg", "fedsgd"]
 Optimizer: TypeAlias = Literal["sgd", "adam", "adadelta"]
 BatchNorm: TypeAlias = Literal["train", "eval"]
+Release: TypeAlias = Callable[[Tensors, Sequence[Tensor]], Tensors]  # what is sent, after steps on these samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +131,20 @@ class LocalTraining:
         """Puts the gradient of one local step into the parameters; federation/guarded.py changes it first."""
         batch_loss(model, batch).backward()  # type: ignore[no-untyped-call]
 
+    def looking(self, model: nn.Module) -> AbstractContextManager[Release]:
+        """Around all steps of a round: what its outcome is changed to in the end."""
+        return nullcontext(_as_it_is)
+
     def gradient_of(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> Tensors:
         """What a client sends under FedSGD."""
         return gradient(model, batch)
 
     def _order(self, samples: int, rng: torch.Generator) -> Tensor:
         return torch.randperm(samples, generator=rng) if self.shuffle else torch.arange(samples)
+
+
+def _as_it_is(tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
+    return tensors
 
 
 def gradient(model: nn.Module, examples: Examples) -> Tensors:

@@ -17,8 +17,9 @@ from ray.cluster_utils import Cluster
 
 from fedspill.audit.cost_estimate import needs_of
 from fedspill.audit.ray_workers import STORE_BYTES, RayWorkers
-from fedspill.audit.run_audit import Quiet, Request, answer
+from fedspill.audit.run_audit import Request, answer
 from fedspill.audit.target import Target
+from fedspill.audit.watcher import Quiet
 from fedspill.audit.worker_pool import Done
 from fedspill.deployment.plan import read_plan
 

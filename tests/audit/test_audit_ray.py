@@ -16,7 +16,9 @@ from audit_kit import audit, command, environment, outcomes, timeless, tiny, wri
 from fedspill.audit.code_fingerprint import fingerprint
 from fedspill.audit.cost_estimate import needs_of
 from fedspill.audit.data_digest import data_digest
-from fedspill.audit.ray_workers import forget_recordings, refuse_other_machine
+from fedspill.audit.other_machine import refuse_other_machine
+from fedspill.audit.private_folder import elsewhere
+from fedspill.audit.ray_unit import forget_recordings
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.target import AS_DEPLOYED, Target
 from fedspill.audit.unit_needs import UnitNeeds, gpus_of
@@ -115,11 +117,10 @@ def test_a_machine_that_does_not_see_the_folder_records_the_same_for_itself(
     assert here.status == "ok"
     assert there.trace == here.trace  # a hash over all of the recording
     assert ours.trace_folder(AS_DEPLOYED, plan.seed).is_relative_to(tmp_path / "traces")
-    assert any(theirs.elsewhere().rglob("index.jsonl"))
-    assert theirs.elsewhere().is_relative_to(tmp_path / "their-disk")
-    told = json.dumps([theirs.as_json(), plan.limits.model_dump(), "", ""])
-    forget_recordings(told)
-    assert not theirs.elsewhere().exists()
+    assert any(elsewhere(theirs.folder).rglob("index.jsonl"))
+    assert elsewhere(theirs.folder).is_relative_to(tmp_path / "their-disk")
+    forget_recordings(str(theirs.folder))
+    assert not elsewhere(theirs.folder).exists()
 
 
 def test_other_data_or_other_code_on_a_machine_are_found_out(tmp_path: Path) -> None:
@@ -138,6 +139,12 @@ def test_other_data_or_other_code_on_a_machine_are_found_out(tmp_path: Path) -> 
         refuse_other_machine(replace(target, trace=tmp_path / "nowhere"), digest)
 
 
+def test_what_runs_on_a_node_loads_no_torch() -> None:
+    """The worker's process has it; each node would hold it twice, and wait for it twice."""
+    seen = "import sys, fedspill.audit.ray_unit; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", seen], env=environment(), check=False).returncode == 0
+
+
 def test_memory_is_set_aside_for_a_unit_and_no_more_than_it_may_take(tmp_path: Path) -> None:
     usual = needs_of(Target(tiny(), tmp_path, ""))
     wide = needs_of(Target(tiny(model={"name": "mlp", "widths": [20000]}), tmp_path, ""))
@@ -150,10 +157,12 @@ def test_memory_is_set_aside_for_a_unit_and_no_more_than_it_may_take(tmp_path: P
 
 def test_a_unit_is_placed_where_there_is_room() -> None:
     small, large = {"CPU": 4.0, "memory": 2e9}, {"CPU": 1.0, "GPU": 1.0, "memory": 8e9}
-    assert UnitNeeds(1 << 30).fit(small)
-    assert not UnitNeeds(4 << 30).fit(small)
-    assert UnitNeeds(4 << 30, gpus=gpus_of("cuda", 0.5)).fit(large)
-    assert not UnitNeeds(1 << 30, gpus=gpus_of("cuda", 0.5)).fit(small)
-    assert not UnitNeeds(1 << 30).fit({"CPU": 0.0, "memory": 8e9})
+    assert UnitNeeds(1 << 30).times(small) == 1
+    assert UnitNeeds(4 << 30).times(small) == 0
+    assert UnitNeeds(1 << 30).times({**large, "CPU": 16.0}) == 7
+    assert UnitNeeds(1 << 30, gpus=gpus_of("cuda", 0.5)).times({**large, "CPU": 16.0}) == 2
+    assert UnitNeeds(4 << 30, gpus=gpus_of("cuda", 0.5)).times(large) == 1
+    assert UnitNeeds(1 << 30, gpus=gpus_of("cuda", 0.5)).times(small) == 0
+    assert UnitNeeds(1 << 30).times({"CPU": 0.0, "memory": 8e9}) == 0
     with pytest.raises(UsageError, match="Ray chooses the GPU"):
         gpus_of("cuda:1", 1.0)

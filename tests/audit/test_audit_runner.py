@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -35,7 +35,7 @@ from fedspill.audit.jobs import Job
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.run_audit import Request, result_of
 from fedspill.audit.target import Target
-from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
+from fedspill.audit.worker_pool import Done, LocalWorkers, Take, Workers
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
 from fedspill.deployment.recorded_plan import recorded_plan
@@ -46,13 +46,19 @@ Audited = tuple[Path, dict[str, Any]]
 
 @final
 class Backwards(Workers):
-    """Two processes, the jobs in reverse."""
+    """Two processes; of the jobs that are ready the last one first."""
 
     def __init__(self, target: Target) -> None:
         self._inner = LocalWorkers(target, 2, target.plan.limits)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        return self._inner.run(list(reversed(jobs)))
+    def run(self, take: Take) -> Iterator[Done]:
+        ready: list[Job] = []
+
+        def last() -> Job | None:
+            ready.extend(iter(take, None))
+            return ready.pop() if ready else None
+
+        return self._inner.run(last)
 
     def close(self) -> None:
         self._inner.close()
@@ -62,8 +68,8 @@ class Backwards(Workers):
 class Nobody(Workers):
     """Does nothing; fails when asked to."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Done]:
-        assert not jobs, "everything was done already"
+    def run(self, take: Take) -> Iterator[Done]:
+        assert take() is None, "everything was done already"
         return iter(())
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ from fedspill.defenses.guard import Guard
 from fedspill.defenses.model_checks.isolating_units import (
     LayerLook,
     contributors,
-    fewest_between,
     fewest_in_pairs,
     look_at,
 )
@@ -255,31 +254,49 @@ def test_rows_that_cancel_only_by_tens_get_past_pairs_and_not_past_whom_they_fir
     assert open_["honest", True] > 0.45
 
 
-def test_units_are_as_near_as_the_samples_that_only_one_of_them_fires_for() -> None:
-    rng = torch.Generator().manual_seed(1)
-    signals = torch.randn(40, 6, generator=rng) * (torch.rand(40, 6, generator=rng) < 0.5)
-    signals[:, 1] = torch.where(signals[:, 0] != 0, 1.0, 0.0)
-    signals[:2, 1] = torch.where(signals[:2, 0] != 0, 0.0, 1.0)  # two samples tell 1 from 0
-    signals[:, 4], signals[:, 5] = 1.0, 0.0
-    found = fewest_between(signals)
-    assert found[:2].tolist() == [2.0, 2.0]
-    assert float(found[2]) > 5
-    assert bool(torch.isinf(found[4:]).all()), "of units that all or none reach nothing is said"
+def test_large_batches_that_give_more_away_than_shortly_before_are_seen_sooner() -> None:
+    first, lately = torch.zeros(1, 6), torch.tensor([[1.0, 0.5, 0.3, 0.1, 0.1, 0.1]])
+    look = LayerLook("fc1", 96, 0.1, 0.05, 0.0, (1.0, 0.2, 0.0, 0.32, 0.32, 0.32))
+    usual = Rehearsed(*torch.zeros(4, 1), torch.ones(1, 6))
+    assert plant_words([look], first, rehearsed=lambda: usual) == ""
+    assert "32 % of batches of 32 and more" in plant_words([look], first, rehearsed=lambda: usual, lately=lately)
+    assert plant_words([look], first, rehearsed=lambda: usual, lately=lately + 0.1) == ""
+    assert plant_words([replace(look, first=False)], first, rehearsed=lambda: usual, lately=lately) == ""
 
 
-def test_a_batch_that_can_be_read_whole_is_seen_before_the_mean_over_all_sizes_shows_it() -> None:
-    first = torch.tensor([[1.0, 0.9, 0.6, 0.4, 0.2, 0.1]])
-    on_its_way = (1.0, 0.9, 0.6, 0.4, 0.8, 0.2)  # batches of 40, and of hardly any other size
-    for now, words in (
-        (tuple(first[0].tolist()), ""),
-        (on_its_way, "80 % of a batch of 40"),
-        ((1.0,) * 6, "100 % of this client's samples"),
-        ((1.0, 1.0, math.nan, math.nan, math.nan, math.nan), ""),  # of few samples nothing is asked
+def test_traps_in_a_third_of_the_rows_are_seen_when_they_come_at_once() -> None:
+    place = ReadingPlace.of(net(), DIGITS.test.x)
+    rng = torch.Generator().manual_seed(0)
+    whole = plant_traps(place.layer, honest(4), place.features(), 40, "calibrated", rng)
+    chosen = torch.arange(96) % 3 == 0
+    part = {
+        **honest(4),
+        place.layer.weight: torch.where(chosen[:, None], whole[place.layer.weight], honest(4)[place.layer.weight]),
+        place.layer.bias: torch.where(chosen, whole[place.layer.bias], honest(4)[place.layer.bias]),
+    }
+    memory = dict(asked(Guard(), honest(3), None, {}, 3).memory or {})
+    verdict = asked(Guard(), part, honest(3), memory, 4)
+    assert verdict.action == "repair"
+    assert "on its way" in verdict.why
+    assert asked(Guard(), honest(4), honest(3), memory, 4).action == "accept"
+
+
+def test_a_rehearsal_excuses_what_small_batches_give_away_and_not_what_large_ones_do() -> None:
+    first = torch.tensor([[1.0, 0.5, 0.2, 0.1, 0.0, 0.0]])
+    nothing, everything = torch.zeros(1), torch.ones(1, 6)
+    known_by_heart = Rehearsed(nothing, nothing, nothing, nothing + 1, everything)
+    small, large = (1.0, 1.0, 1.0, 0.3, 0.1, 0.0), (1.0, 0.9, 0.6, 0.6, 0.5, 0.4)
+    for now, alone, excused in (
+        (tuple(first[0].tolist()), "", ""),
+        (small, "57 % of this client's samples", ""),
+        (large, "50 % of batches of 32 and more", "50 % of batches of 32 and more"),
+        ((1.0, 1.0, math.nan, math.nan, math.nan, math.nan), "", ""),  # of few samples nothing is asked
     ):
         look = LayerLook("fc1", 96, 0.1, 0.05, 0.0, now)
-        found = plant_words([look], first)
-        assert bool(found) == bool(words)
-        assert words in found
+        for shown, words in ((None, alone), (known_by_heart, excused)):
+            found = plant_words([look], first, rehearsed=lambda shown=shown: shown)
+            assert bool(found) == bool(words)
+            assert words in found
         assert plant_words([look], None) == "", "where nothing is known nothing is asked"
 
 
@@ -356,8 +373,8 @@ def test_a_model_that_hardly_moved_is_not_tried_out_again_and_a_plant_that_creep
     goal, stopped = traps(start, place), 0
     memory: dict[str, Tensor] = {}
     previous: Tensors | None = None
-    for number in range(60):
-        state = on_the_way(start, goal, max(0, number - 20) / 40, place.layer)
+    for number in range(180):
+        state = on_the_way(start, goal, max(0, number - 20) / 160, place.layer)
         verdict = asked(Guard(), state, previous, memory, number)
         if number == 20:
             assert len(tried) == 1, "the same model twenty times"
@@ -365,8 +382,8 @@ def test_a_model_that_hardly_moved_is_not_tried_out_again_and_a_plant_that_creep
             stopped = number
             break
         memory, previous = dict(verdict.memory or memory), state
-    assert 21 < stopped < 50
-    assert len(tried) < stopped - 20
+    assert 21 < stopped < 140
+    assert 5 < len(tried) < 0.7 * (stopped - 20)
 
 
 def test_what_a_layer_behind_others_gained_is_no_plant_if_its_inputs_are_the_reason() -> None:
@@ -381,7 +398,7 @@ def test_what_a_layer_behind_others_gained_is_no_plant_if_its_inputs_are_the_rea
 def test_a_layer_that_is_drawn_anew_gives_away_what_an_honest_one_does() -> None:
     place, client = ReadingPlace.of(net(), DIGITS.test.x), ClientContext({}, net, OWN)
     planted = traps(honest(4), place)
-    assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.9
+    assert float(torch.tensor(looks_of(planted, client)[0].readable)[:5].mean()) > 0.8
     fresh = readable_by(fresh_looks(client))
     drawn = redrawn_readable(planted, client, place.layer.name)
     assert abs(float(drawn[:5].mean()) - float(fresh[0, :5].mean())) < 0.2

@@ -6,16 +6,19 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from fedspill.attack import ActiveAttack
 from fedspill.audit.advice import acts_on
 from fedspill.audit.defense_frontier import candidates_of
 from fedspill.audit.matrix import Pair, pairs_of
+from fedspill.audit.planted_run import trainings_of
 from fedspill.audit.process_tree import held_by
+from fedspill.audit.sealed_attack import is_foreign
 from fedspill.audit.severity import MAY_BE_CAUGHT
 from fedspill.audit.target import Target
 from fedspill.audit.unit_needs import UnitNeeds, gpus_of
@@ -23,8 +26,11 @@ from fedspill.audit.why_not import reason
 from fedspill.dataset import Examples
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan
+from fedspill.errors import FedspillError
 from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
+from fedspill.leaks.composition.shares.rehearsed_clients import MOST_FLOPS as MOST_FLOPS_OF_DECAF
+from fedspill.leaks.labels.counts.trial import TRIED
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.rehearsal_plan import (
@@ -35,8 +41,11 @@ from fedspill.observe.rehearsal_plan import (
     affordable,
     operations_of_training,
 )
+from fedspill.observe.rehearsed_shares import RehearsalSizes
+from fedspill.registry import make
 from fedspill.seeds import generator
 from fedspill.tensor_file import bytes_of, is_large
+from fedspill.threat import ALTERING
 
 
 @dataclass(frozen=True)
@@ -48,20 +57,29 @@ class AttackCost:
     control: float = 0.25
     per_parameter: float = 2e-8  # of each message
     per_class: float = 0.0  # of each message
+    per_count: float = 0.0  # of each message, for each class and each sample: counts that the class may have
+    per_schedule: float = 0.0  # messages of clients with as many samples are read together
     per_class_pair: float = 0.0  # of each message: bases and samples of all classes meet each other
     per_product: float = 0.0  # of each message, for a record and a weight of a layer that sees one vector a record
     rehearses: float = 0.0  # operations that it pays for each message; 0 where it trains no make-believe clients
+    rehearsed: float = 1.0  # share of the messages for which it then does
 
 
 # What grows was timed part by part on federations of `benchmarks/growth.py` (20 clients in 4 and 16 rounds, 100 in 4;
-# 20 and 500 thousand parameters; 10 and 160 classes) and on the default plan. Make-believe clients are beside it, see
-# `_rehearsals`; whom Decaf rehearses is not known beforehand, under plain SGD few. Attacks that plant run a federation
-# of their own, whatever is recorded; these and controls are from the stores of audits of the default plan,
+# 20 and 500 thousand parameters; 10 to 160 classes; 16 to 256 samples of a client) and on the default plan.
+# Make-believe clients are beside it, see `_rehearsals`. Whom Decaf rehearses is not known beforehand: under plain SGD
+# few, behind defenses and in deep networks nearly all; half is a guess between. Attacks that plant run a federation of
+# their own, whatever is recorded; these and controls are from the stores of audits of the default plan,
 # single-gradients and bank_and_shop.
+_READING = AttackCost(  # counts, of each message by itself
+    0.15, 0.0068, per_class=1.8e-4, per_count=2e-5, per_schedule=0.24, rehearses=MOST_FLOPS
+)
 COSTS = {
-    "composition-by-counts": AttackCost(0.65, 0.005, 2.2, per_class=1.3e-4, rehearses=MOST_FLOPS),
-    "labels": AttackCost(0.65, 0.005, 0.6, per_class=1.3e-4, rehearses=MOST_FLOPS),
-    "decaf": AttackCost(0.2, 0.003, 0.2, per_parameter=9e-8, per_class_pair=1.5e-5),
+    "composition-by-counts": replace(_READING, control=2.2),
+    "labels": replace(_READING, control=0.6),
+    "decaf": AttackCost(
+        0.2, 0.003, 0.2, per_parameter=9e-8, per_class_pair=1.5e-5, rehearses=MOST_FLOPS_OF_DECAF, rehearsed=0.5
+    ),
     "membership": AttackCost(0.1, 0.0, 0.25, per_parameter=0.0, per_product=2.4e-10),
     "inputs": AttackCost(0.1, 0.02, 0.4),
     "summed-inputs": AttackCost(0.1, 0.02, 0.4),
@@ -85,7 +103,8 @@ REFERENCE = 0.107  # CPU seconds of `_fixed_work` there
 # CPU seconds there of fitting to make-believe clients: those of a round at one degree of knowledge, and those of one
 # message, and what of the latter is due to a class and to a parameter.
 FIT_OF_ROUND, FIT_OF_MESSAGE, FIT_PER_CLASS, FIT_PER_PARAMETER = 0.032, 0.01, 5.5e-4, 1.1e-7
-STARTING = 7.0  # CPU seconds there to load torch twice, and to write the reports
+REPORTS = 1.5  # CPU seconds there to write the reports
+MOST_LOADING = 5.0  # CPU seconds of this process, which has loaded torch and done little else
 # Share of the attacks that run which find enough for defenses to be tried on: in seconds, and in number.
 TRIED_COST, TRIED_UNITS = 0.5, 0.2
 # Every process is a copy of one that has loaded torch, and memory of copies is counted for each: a worker, its fork
@@ -130,6 +149,7 @@ class _Calibration:
 
     slowness: float  # its CPU seconds over those of the reference
     client_seconds: float  # one client, one round
+    first_use: float  # what the first client of a process pays beyond that: torch loads more of itself
     gpu_bytes: int
 
 
@@ -142,6 +162,10 @@ class _Sizes:
     parameters: int
     classes: int
     products: float  # records that membership asks about and knows, times weights of layers that see one vector each
+    samples: float = 16.0  # of a client
+    schedules: float = 1.0  # different numbers of samples among those who sent
+    trial_messages: float = 32.0  # of make-believe clients that are read by themselves, where clients are rehearsed
+    trial_schedules: float = 2.0  # different numbers of samples among these
 
 
 @dataclass(frozen=True)
@@ -155,7 +179,7 @@ class _Rehearsals:
 
 def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     """Trains one client once to learn what a round costs; what defenses will be tried on is a guess."""
-    empty = _empty_process()
+    empty, loading = _empty_process(), min(time.process_time(), MOST_LOADING)
     deployment = Deployment.of(plan, data_dir)
     measured = _calibrated(deployment)
     candidates = candidates_of(plan)
@@ -168,13 +192,18 @@ def estimate(plan: Plan, data_dir: Path | None) -> Estimate:
     sizes = _sizes(deployment)
     some = any(COSTS.get(pair.attack, OTHERS).rehearses for pair in runnable)
     rehearsals = _rehearsals(deployment, sizes, measured) if some else _Rehearsals(math.inf)
-    costs = {pair.id: _unit_seconds(pair, sizes, rehearsals, measured.slowness) for pair in runnable}
+    costs = {
+        pair.id: _unit_seconds(pair, sizes, rehearsals, measured.slowness)
+        + measured.client_seconds * _own_trainings(pair, deployment)
+        for pair in runnable
+    }
     tried = [sum(costs[pair.id] for pair in runnable if acts_on(setting, pair)) for setting in candidates]
     once = (1 + together) * sum(costs.values()) + TRIED_COST * sum(tried)
     controls = sum(COSTS.get(pair.attack, OTHERS).control for pair in runnable)
     training = recordings * measured.client_seconds * _clients_a_round(deployment) * plan.federation.rounds
     units = training + plan.repeats * once + measured.slowness * controls
-    starting = measured.slowness * STARTING
+    # The command and the server of workers load torch, a worker and the process of its attacks the rest of it.
+    starting = 2 * (loading + measured.first_use) + measured.slowness * REPORTS
 
     first, others = (deployment.recording_bytes(keep) for keep in (deployment.keep(), plan.record.keep()))
     size = plan.repeats * first + (recordings - plan.repeats) * others
@@ -217,6 +246,19 @@ def _empty_process() -> int:
     return min(held_by(os.getpid()), MOST_EMPTY)
 
 
+def _own_trainings(pair: Pair, deployment: Deployment) -> float:
+    """How many times a client trains in the federation that an attack runs for itself, where it does."""
+    if is_foreign(pair.attack):
+        return 0.0
+    if pair.facts.needed().does & ALTERING:
+        return _clients_a_round(deployment) * deployment.plan.federation.rounds
+    attack = make("attacks", pair.attack, pair.options)
+    try:
+        return float(trainings_of(attack, pair.threat, deployment)) if isinstance(attack, ActiveAttack) else 0.0
+    except FedspillError:  # it will say so itself
+        return 0.0
+
+
 def _unit_seconds(pair: Pair, sizes: _Sizes, rehearsals: _Rehearsals, slowness: float) -> float:
     """On this machine."""
     cost = COSTS.get(pair.attack, OTHERS)
@@ -227,12 +269,17 @@ def _unit_seconds(pair: Pair, sizes: _Sizes, rehearsals: _Rehearsals, slowness: 
         + cost.per_parameter * sizes.parameters
         + cost.per_class * sizes.classes
         + cost.per_class_pair * sizes.classes**2
+        + cost.per_count * sizes.classes * sizes.samples
         + cost.per_product * sizes.products
     )
-    alone = slowness * (cost.once + sizes.messages * per_message)
-    if rehearsals.operations > cost.rehearses or not pair.threat.knows >= NEEDED_TO_REHEARSE:
+    rehearses = rehearsals.operations <= cost.rehearses and pair.threat.knows >= NEEDED_TO_REHEARSE
+    messages, schedules = sizes.messages, sizes.schedules
+    if rehearses and cost.per_schedule:  # then only make-believe clients are read by themselves
+        messages, schedules = sizes.trial_messages, sizes.trial_schedules
+    alone = slowness * (cost.once + messages * per_message + schedules * cost.per_schedule)
+    if not rehearses:
         return alone
-    return alone + rehearsals.training + slowness * rehearsals.fitting
+    return alone + cost.rehearsed * (rehearsals.training + slowness * rehearsals.fitting)
 
 
 def _sizes(deployment: Deployment) -> _Sizes:
@@ -240,13 +287,32 @@ def _sizes(deployment: Deployment) -> _Sizes:
     messages = _messages(deployment)
     rounds = messages if deployment.is_vertical else messages / max(_clients_a_round(deployment), 1)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    products = 0.0
-    if not deployment.is_vertical:
-        asked, test = deployment.plan.membership, deployment.dataset.test
-        held = sum(map(len, deployment.shares.clients))
-        records = min(asked.members, held) + min(asked.others, len(test)) + len(deployment.shares.auxiliary)
-        products = float(records * _weights_at_vectors(model, deployment.dataset.train.x[:1]))
-    return _Sizes(rounds, messages, parameters, len(deployment.dataset.classes), products)
+    classes = len(deployment.dataset.classes)
+    if deployment.is_vertical:
+        return _Sizes(rounds, messages, parameters, classes, 0.0)
+    asked, test = deployment.plan.membership, deployment.dataset.test
+    held = sum(map(len, deployment.shares.clients))
+    records = min(asked.members, held) + min(asked.others, len(test)) + len(deployment.shares.auxiliary)
+    products = float(records * _weights_at_vectors(model, deployment.dataset.train.x[:1]))
+    clients, a_round, leading = len(deployment.shares.clients), _clients_a_round(deployment), RehearsalSizes().leading
+
+    def schedules(rounds: float, a_round: float) -> float:
+        """Different sizes among the clients that have taken part after so many rounds."""
+        missed = math.pow(1 - min(a_round / clients, 1), rounds)
+        return len(set(map(len, deployment.shares.clients))) * (1 - missed)
+
+    tried = min(TRIED, a_round)
+    return _Sizes(
+        rounds,
+        messages,
+        parameters,
+        classes,
+        products,
+        samples=held / max(clients, 1),
+        schedules=schedules(rounds, a_round),
+        trial_messages=TRIED * (1 + min(leading, rounds)),
+        trial_schedules=schedules(1, tried) + schedules(min(leading, rounds), tried),
+    )
 
 
 def _weights_at_vectors(model: nn.Module, example: Tensor) -> int:
@@ -283,7 +349,8 @@ def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -
     samples = max(map(len, deployment.shares.clients))
     try:
         plan = affordable(shop, samples * deployment.settings.training.epochs, math.inf)
-        once = _make_believe_seconds(shop, plan.near, samples)
+        few = int(MOST_FLOPS * LEAST_NEAR / operations)  # a dry run shall not take longer for a larger model
+        once = _make_believe_seconds(shop, max(min(plan.near, few), 1), samples)
     except (RuntimeError, ValueError, TypeError):  # what cannot be trained here is not rehearsed by attacks either
         return _Rehearsals(math.inf)
     leading = min(plan.leading, sizes.rounds)
@@ -304,7 +371,7 @@ def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -
 
 
 def _make_believe_seconds(shop: Workshop, clients: int, samples: int) -> float:
-    """Seconds of one make-believe client, by training as many as there are around one message."""
+    """Seconds of one make-believe client, by training as many as there are around one message, or fewer large ones."""
     start = {name: tensor.clone() for name, tensor in state_of(shop.model).items()}
     rows = torch.arange(clients * samples).remainder(len(shop.auxiliary)).view(clients, samples)
     last, took = list(start)[-1:], []
@@ -382,7 +449,8 @@ def _calibrated(deployment: Deployment) -> _Calibration:
     reserved = torch.cuda.max_memory_reserved(device) if on_gpu else 0
     if is_to_be_replayed(training, device, "auto"):
         reserved *= clients_side_by_side(model, len(deployment.shares.clients))
-    return _Calibration(min(_fixed_work() for _ in range(2)) / REFERENCE, min(took), reserved)
+    slowness = min(_fixed_work() for _ in range(2)) / REFERENCE
+    return _Calibration(slowness, min(took), max(took) - min(took), reserved)
 
 
 def _clock(device: torch.device) -> Callable[[], float]:

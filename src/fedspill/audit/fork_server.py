@@ -46,11 +46,16 @@ class Forked:
 
 def fork(serve: ForkedFor, hidden: Sequence[Path] = ()) -> Forked:
     """A fresh process, for which `hidden` folders are empty; the server is started at the first call."""
+    return start_server().fork(serve, hidden)
+
+
+def start_server() -> _ForkServer:
+    """The one that runs, or a new one; nobody waits until it has loaded torch."""
     global _server
     if _server is None or not _server.alive:
         _server = _started()
         atexit.register(_server.close)
-    return _server.fork(serve, hidden)
+    return _server
 
 
 def use_server(pid: int, orders: socket.socket) -> None:

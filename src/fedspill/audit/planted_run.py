@@ -93,18 +93,9 @@ def run_with_plants(planter: Planter, deployment: Deployment) -> PlantedRun:
     its honest model, so that all targets meet the same one. It is run by our own engine, which agrees with Flower's.
     """
     plan = deployment.plan
-    if plan.federation.kind != "horizontal":
-        raise NotApplicable("A model can be planted in a horizontal federation; this one is not.")
+    trace, knowledge, planted = _begun(planter, deployment)
     own = plan.federation.model_copy(update={"engine": "own"})
     deployment = replace(deployment, plan=plan.model_copy(update={"federation": own}))
-    knowledge = deployment.knowledge()
-    # A server chooses whom it asks, and one that looks for a record asks everybody.
-    protocol = {**deployment.protocol(), "client_count": len(deployment.shares.clients)}
-    trace = MemoryTrace(protocol, _seen_by(planter.threat))
-    planter.begin(trace, knowledge)
-    planted = planter.rounds()
-    if len(planted) > MOST_ROUNDS:
-        raise AttackFailed(f"It wants to plant in {len(planted):,} rounds; {MOST_ROUNDS:,} is the most.")
     settings = replace(deployment.settings, rounds=planted.stop, clients_per_round=None)
     federation = replace(deployment, settings=settings).federation(trace, device=plan.device)
 
@@ -118,6 +109,27 @@ def run_with_plants(planter: Planter, deployment: Deployment) -> PlantedRun:
     federation.run()
     _note_truth(trace, deployment, planted, len(planted))
     return trace, knowledge
+
+
+def trainings_of(attack: ActiveAttack, threat: ThreatModel, deployment: Deployment) -> int:
+    """How many times a client trains in the federation that the attack would run."""
+    _, _, planted = _begun(HerePlanter(attack, threat), deployment)
+    return planted.stop * len(deployment.shares.clients)
+
+
+def _begun(planter: Planter, deployment: Deployment) -> tuple[MemoryTrace, dict[str, Any], range]:
+    """An empty recording, what the adversary knows, and the rounds that it wants to plant in."""
+    if deployment.plan.federation.kind != "horizontal":
+        raise NotApplicable("A model can be planted in a horizontal federation; this one is not.")
+    knowledge = deployment.knowledge()
+    # A server chooses whom it asks, and one that looks for a record asks everybody.
+    protocol = {**deployment.protocol(), "client_count": len(deployment.shares.clients)}
+    trace = MemoryTrace(protocol, _seen_by(planter.threat))
+    planter.begin(trace, knowledge)
+    planted = planter.rounds()
+    if len(planted) > MOST_ROUNDS:
+        raise AttackFailed(f"It wants to plant in {len(planted):,} rounds; {MOST_ROUNDS:,} is the most.")
+    return trace, knowledge, planted
 
 
 def _seen_by(threat: ThreatModel) -> Keep:

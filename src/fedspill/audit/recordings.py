@@ -17,9 +17,10 @@ from fedspill.audit.controls import OwnModel
 from fedspill.audit.engines import federation_of
 from fedspill.audit.outcomes import RecordOutcome
 from fedspill.audit.planted_run import PlantedRun, Planter, run_with_plants
+from fedspill.audit.private_folder import private_folder
 from fedspill.audit.result import DefenseCheck, PrivacyClaim
 from fedspill.audit.sealed_attack import AttackProcess, is_foreign
-from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target, private_folder
+from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
 from fedspill.audit.turned_away import told, turned_away
 from fedspill.dataset import Examples
 from fedspill.defenses.verify import check_defenses, guarantee_of

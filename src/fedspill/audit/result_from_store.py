@@ -35,7 +35,7 @@ from fedspill.audit.result import (
 )
 from fedspill.audit.score_finding import score_finding
 from fedspill.audit.severity import RULE, Severity
-from fedspill.audit.store import Store
+from fedspill.audit.store import Store, Stored
 from fedspill.audit.target import AS_DEPLOYED, DefenseSetting, Target
 from fedspill.audit.turned_away import over_federations
 from fedspill.audit.twin_scores import twin_figures, twin_summary
@@ -83,16 +83,35 @@ class StoredAudit:
         self.target = Target.from_json({**self.facts["target"], "folder": str(folder)})
         self.cells = [Cell.from_json(cell) for cell in self.facts["matrix"]]
         self.candidates = [DefenseSetting.from_json(setting) for setting in self.facts["candidates"]]
-        self._results = store.results()
+        self._results = dict(store.results())
         self._found: dict[tuple[str, DefenseSetting], Finding] = {}
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return self.target.plan.seeds if self.target.trace is None else (self.target.plan.seed,)
 
+    def learn(self, job: Job, stored: Stored) -> None:
+        """One more unit, as it was stored. What a defense leaves is worked out at once, while other units run."""
+        self._results[job.key(self.target.code)] = stored
+        self.__dict__.pop("_trials", None)
+        if isinstance(job, ControlJob):
+            for key in [key for key in self._found if key[0] == job.pair.id]:
+                del self._found[key]
+        if isinstance(job, AttackJob):
+            self._found.pop((job.pair.id, job.setting), None)
+            if job.setting.chosen and all(self.known(AttackJob(job.pair, job.setting, seed)) for seed in self.seeds):
+                self.finding(next(cell for cell in self.cells if cell.pair.id == job.pair.id), job.setting)
+
+    def known(self, job: Job) -> Stored | None:
+        """What came of the unit; None where it was not run."""
+        return self._results.get(job.key(self.target.code))
+
     def findings(self, setting: DefenseSetting = AS_DEPLOYED) -> list[Finding]:
         """Worst first; what was not scored comes last and never counts as passed."""
-        found = [self.finding(cell, setting) for cell in self.cells]
+        return self._worst_first(self.cells, setting)
+
+    def _worst_first(self, cells: Sequence[Cell], setting: DefenseSetting) -> list[Finding]:
+        found = [self.finding(cell, setting) for cell in cells]
         return sorted(found, key=lambda f: (_STATUS_ORDER[f.status], -f.level, -f.gained, f.id))
 
     def finding(self, cell: Cell, setting: DefenseSetting) -> Finding:
@@ -124,25 +143,24 @@ class StoredAudit:
 
     def answered(self) -> list[Cell]:
         """The cells whose attack ran: one that had nothing to read needs no control."""
-        return [
-            cell
-            for cell in self.cells
-            if any(outcome.status != "skipped" for outcome in self._attacks(cell.pair, AS_DEPLOYED))
-        ]
+        return [cell for cell in self.cells if self.is_answered(cell)]
 
-    def leaking(self) -> list[Cell]:
-        """The attacks to try defenses on: of each leak and adversary that is bad enough, the best few."""
+    def is_answered(self, cell: Cell) -> bool:
+        return any(outcome.status != "skipped" for outcome in self._attacks(cell.pair, AS_DEPLOYED))
+
+    def leaking(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Of these, the attacks to try defenses on: of each leak and adversary that is bad enough, the best few."""
         level = Severity[self.target.plan.try_from.upper()]
         best: dict[tuple[str, str], list[str]] = {}
-        for finding in self.findings():  # worst first
+        for finding in self._worst_first(cells, AS_DEPLOYED):
             if finding.status == "ok" and finding.level >= level:
                 best.setdefault((finding.family, finding.adversary), []).append(finding.id)
         tried = {name for names in best.values() for name in names[:TRIED_ON]}
-        return [cell for cell in self.cells if cell.pair.id in tried]
+        return [cell for cell in cells if cell.pair.id in tried]
 
-    def trials(self) -> list[tuple[DefenseSetting, list[Cell]]]:
-        """Each candidate, and the attacks that it can act on; those that can act on none are not tried."""
-        leaking = self.leaking()
+    def trials(self, cells: Sequence[Cell]) -> list[tuple[DefenseSetting, list[Cell]]]:
+        """Each candidate, and which of these cells it is tried on; those that can act on none are not tried."""
+        leaking = self.leaking(cells)
         tried = [(setting, [cell for cell in leaking if acts_on(setting, cell.pair)]) for setting in self.candidates]
         return [(setting, cells) for setting, cells in tried if cells]
 
@@ -150,11 +168,12 @@ class StoredAudit:
         """Candidates by name of which no setting can act on what leaks; none where nothing leaks enough to try any."""
         tried = {setting.chosen[0].name for setting, _ in self._trials}
         names = dict.fromkeys(setting.chosen[0].name for setting in self.candidates)
-        return [name for name in names if name not in tried] if self.target.trace is None and self.leaking() else []
+        leaking = self.target.trace is None and self.leaking(self.cells)
+        return [name for name in names if name not in tried] if leaking else []
 
     @cached_property
     def _trials(self) -> list[tuple[DefenseSetting, list[Cell]]]:
-        return self.trials()
+        return self.trials(self.cells)
 
     def proposals(self) -> list[DefenseSetting]:
         """The combinations to run as one deployment, the most promising first."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fedspill.audit.accepted import NOTHING_ACCEPTED, Acceptance, Accepted
-from fedspill.audit.advice import MOST_PROPOSED, keeps_its_promise
+from fedspill.audit.advice import MOST_PROPOSED
 from fedspill.audit.code_fingerprint import fingerprint
+from fedspill.audit.course import Course
 from fedspill.audit.defense_frontier import candidates_of
-from fedspill.audit.jobs import AttackJob, ControlJob, Job, RecordJob, TwinAttackJob, TwinsJob
 from fedspill.audit.lock import locked
 from fedspill.audit.matrix import pairs_of
 from fedspill.audit.outcomes import JobOutcome, RecordOutcome
@@ -29,7 +28,8 @@ from fedspill.audit.result import AuditResult
 from fedspill.audit.result_from_store import Cell, StoredAudit
 from fedspill.audit.store import NAME, Store
 from fedspill.audit.target import AS_DEPLOYED, Target
-from fedspill.audit.worker_pool import Done, LocalWorkers, Workers
+from fedspill.audit.watcher import Quiet, Watcher
+from fedspill.audit.worker_pool import LocalWorkers, Workers
 from fedspill.defenses.verify import check_defenses
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import Plan, check_plan
@@ -65,44 +65,6 @@ class Request:
     nodes: Path | None = None
     twins: int = TWINS  # of a recording whose truth is not known; 0: none
     workers: Callable[[Target], Workers] | None = None  # None: processes of this machine, as many as the plan says
-
-
-class Watcher(ABC):
-    """Whoever wants to know how far an audit is."""
-
-    @abstractmethod
-    def say(self, text: str) -> None: ...
-
-    @abstractmethod
-    def began(self, cells: Sequence[Cell], jobs: int) -> None: ...
-
-    @abstractmethod
-    def more(self, jobs: int) -> None: ...
-
-    @abstractmethod
-    def done(self, done: Done) -> None: ...
-
-    @abstractmethod
-    def ended(self) -> None: ...
-
-
-class Quiet(Watcher):
-    """Wants to know nothing."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    def began(self, cells: Sequence[Cell], jobs: int) -> None:
-        pass
-
-    def more(self, jobs: int) -> None:
-        pass
-
-    def done(self, done: Done) -> None:
-        pass
-
-    def ended(self) -> None:
-        pass
 
 
 def run_audit(
@@ -147,13 +109,17 @@ def answer(request: Request, watcher: Watcher) -> AuditResult:
         store = Store(request.folder, create=True)
         target = _prepare(request, store, watcher)
         make_workers = request.workers or (lambda t: LocalWorkers(t, t.plan.workers, t.plan.limits))
+        _drop_failed(store, request.retry)
+        if done := len(store.results()):
+            watcher.say(f"{done} done, continuing.")
+        state = StoredAudit(store, request.folder)
         with make_workers(target) as workers:
             try:
-                _run_all(store, target, workers, watcher, request.retry)
+                Course(store, state, workers, watcher).run()
             finally:
                 watcher.ended()
-        _tidy(target, StoredAudit(store, request.folder).seeds)
-        return StoredAudit(store, request.folder).result(request.accepted, date.today())
+        _tidy(target, state.seeds)
+        return state.result(request.accepted, date.today())
 
 
 def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
@@ -166,119 +132,15 @@ def result_of(folder: Path, accepted: Accepted | None = None) -> AuditResult:
     return StoredAudit(store, folder).result(kept if accepted is None else accepted, date.today())
 
 
-def _run_all(store: Store, target: Target, workers: Workers, watcher: Watcher, retry: bool) -> None:
-    """Waves: recordings; attacks; controls of those that ran, and claims; the same with each defense; with several."""
-    state = StoredAudit(store, target.folder)
-    runnable = [cell.pair for cell in state.cells if not cell.lacks]
-    records: list[Job] = [RecordJob(AS_DEPLOYED, seed) for seed in state.seeds] if target.trace is None else []
-    attacks: list[Job] = [AttackJob(pair, AS_DEPLOYED, seed) for seed in state.seeds for pair in runnable]
-    # What could not be recorded is tried again: a full disk or a killed process is no property of a defense.
-    failed = (key for key, stored in store.results().items() if _is_failed_record(stored.outcome))
-    store.drop(list(failed))
-    if retry:
-        store.drop([key for key, stored in store.results().items() if stored.outcome.status == "errored"])
-    if done := len(store.results()):
-        watcher.say(f"{done} done, continuing.")
-    watcher.began(state.cells, len(records) + len(attacks))
-    _wave(store, target, workers, watcher, records)
-    _refuse_failed(store, target, records)
-    _wave(store, target, workers, watcher, attacks)
-    controls: list[Job] = [ControlJob(cell.pair) for cell in StoredAudit(store, target.folder).answered()]
-    controls += state.claim_jobs()
-    watcher.more(len(controls))
-    _wave(store, target, workers, watcher, controls)
-    if target.trace is not None and target.twins:
-        _try_twins(store, target, workers, watcher)
-    if target.trace is None:
-        _try_defenses(store, target, workers, watcher)
-        _try_together(store, target, workers, watcher)
-
-
-def _try_twins(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
-    """The attacks that read something nobody knows the truth of, on twins whose truth is known."""
-    state = StoredAudit(store, target.folder)
-    read = [cell.pair for cell in state.cells if state.finding(cell, AS_DEPLOYED).status == "read"]
-    if not read:
-        return
-    twins = TwinsJob(target.twin_seeds)
-    watcher.more(1)
-    _wave(store, target, workers, watcher, [twins])
-    if store.results()[twins.key(target.code)].outcome.status == "ok":
-        attacks: list[Job] = [TwinAttackJob(pair, seed) for seed in target.twin_seeds for pair in read]
-        watcher.more(len(attacks))
-        _wave(store, target, workers, watcher, attacks)
-
-
-def _try_defenses(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
-    """Each candidate alone, against the best attacks that it can act on."""
-    state = StoredAudit(store, target.folder)
-    trials = state.trials()
-    records: list[Job] = [RecordJob(setting, seed) for setting, _ in trials for seed in state.seeds]
-    attacks: list[Job] = [
-        AttackJob(cell.pair, setting, seed) for setting, cells in trials for seed in state.seeds for cell in cells
-    ]
-    watcher.more(len(records) + len(attacks))
-    _wave(store, target, workers, watcher, records)
-    recorded = _recorded(store)
-    _wave(store, target, workers, watcher, [job for job in attacks if _federation_key(job, target) in recorded])
-
-
-def _try_together(store: Store, target: Target, workers: Workers, watcher: Watcher) -> None:
-    """Combinations as one deployment against every attack, until one keeps what it promises."""
-    state = StoredAudit(store, target.folder)
-    runnable = [cell.pair for cell in state.cells if not cell.lacks]
-    for setting in state.proposals():
-        records: list[Job] = [RecordJob(setting, seed) for seed in state.seeds]
-        attacks: list[Job] = [AttackJob(pair, setting, seed) for seed in state.seeds for pair in runnable]
-        watcher.more(len(records) + len(attacks))
-        _wave(store, target, workers, watcher, records)
-        if not {job.key(target.code) for job in records} <= _recorded(store):
-            continue
-        _wave(store, target, workers, watcher, attacks)
-        after = StoredAudit(store, target.folder).after(setting)
-        if after is not None and keeps_its_promise(after.advice):
-            return
+def _drop_failed(store: Store, retry: bool) -> None:
+    """What could not be recorded is tried again: a full disk or a killed process is no property of a defense."""
+    for key, stored in store.results().items():
+        if _is_failed_record(stored.outcome) or (retry and stored.outcome.status == "errored"):
+            store.drop([key])
 
 
 def _is_failed_record(outcome: JobOutcome) -> bool:
     return isinstance(outcome, RecordOutcome) and outcome.status != "ok"
-
-
-def _wave(store: Store, target: Target, workers: Workers, watcher: Watcher, jobs: Sequence[Job]) -> None:
-    """Does what the store does not have; each outcome is stored before the next is looked at."""
-    known = store.results()
-    missing = []
-    for job in jobs:
-        stored = known.get(job.key(target.code))
-        if stored is None:
-            missing.append(job)
-        else:
-            watcher.done(Done(job, stored.outcome, stored.seconds))
-    for done in workers.run(missing):
-        store.add(done.job.key(target.code), done.job, done.outcome, done.seconds)
-        watcher.done(done)
-
-
-def _recorded(store: Store) -> set[str]:
-    """The keys of federations that could be run."""
-    outcomes = {key: stored.outcome for key, stored in store.results().items()}
-    return {key for key, one in outcomes.items() if isinstance(one, RecordOutcome) and one.status == "ok"}
-
-
-def _federation_key(job: Job, target: Target) -> str:
-    """Of the federation that an attack is about."""
-    assert isinstance(job, AttackJob)
-    return RecordJob(job.setting, job.seed).key(target.code)
-
-
-def _refuse_failed(store: Store, target: Target, records: Sequence[Job]) -> None:
-    """Without the deployment's own recording there is nothing to audit; the next run tries again."""
-    known = store.results()
-    for record in records:
-        key = record.key(target.code)
-        if known[key].outcome.status != "ok":
-            store.drop([key])
-            raise FedspillError(f"The {record.title()} could not be run: {known[key].outcome.why}.")
 
 
 def _prepare(request: Request, store: Store, watcher: Watcher) -> Target:

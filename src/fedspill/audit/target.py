@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedspill.audit.private_folder import elsewhere
 from fedspill.defense import Defense
 from fedspill.deployment.plan import Plan
 from fedspill.files import dump_json
@@ -68,11 +67,6 @@ AS_DEPLOYED = DefenseSetting()
 AS_DEPLOYED_NAME = "as-deployed"
 
 
-def private_folder() -> Path:
-    """Of this user, for all audits whose folder this machine does not see."""
-    return Path(tempfile.gettempdir()) / f"fedspill-{os.getuid()}"
-
-
 @dataclass(frozen=True)
 class Target:
     """What is audited: the federation of a plan, or a recording; the same for every job of an audit."""
@@ -100,11 +94,7 @@ class Target:
 
     def base(self) -> Path:
         """Where recordings are made: in the audit's folder, and on a machine that does not see it for itself alone."""
-        return self.folder if self.folder.is_dir() else self.elsewhere()
-
-    def elsewhere(self) -> Path:
-        """On a machine that does not see the audit's folder; removed when the audit is done."""
-        return private_folder() / hashlib.sha256(str(self.folder.absolute()).encode()).hexdigest()[:16]
+        return self.folder if self.folder.is_dir() else elsewhere(self.folder)
 
     def absolute(self) -> Target:
         """For workers, which may stand elsewhere."""

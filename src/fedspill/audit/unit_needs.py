@@ -16,10 +16,10 @@ class UnitNeeds:
     gpus: float = 0.0
     cpus: float = 1.0
 
-    def fit(self, resources: Mapping[str, float]) -> bool:
-        """Whether a node with these resources, as Ray names them, could hold the unit."""
+    def times(self, resources: Mapping[str, float]) -> int:
+        """How many such units a node with these resources, as Ray names them, could hold."""
         wanted = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
-        return all(resources.get(name, 0.0) >= amount for name, amount in wanted.items())
+        return min(int(resources.get(name, 0.0) / amount) for name, amount in wanted.items() if amount)
 
     def words(self) -> str:
         gpu = f", {self.gpus:g} of a GPU" if self.gpus else ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import threading
 import time
 from pathlib import Path
@@ -17,25 +16,12 @@ from typing import Any, BinaryIO
 from fedspill.audit.clean_slate import as_if_fresh
 from fedspill.audit.jobs import Job, job_from
 from fedspill.audit.namespaces import be_unreadable, become_subreaper
+from fedspill.audit.other_machine import refuse_other_machine
 from fedspill.audit.recordings import Recordings
 from fedspill.audit.target import Target
+from fedspill.audit.worker import frame, read_frame
 from fedspill.errors import FedspillError
 from fedspill.failing_line import failed_with, place_of
-
-HEAD = struct.Struct("<Q")
-
-
-def frame(value: object) -> bytes:
-    content = json.dumps(value, allow_nan=False).encode()
-    return HEAD.pack(len(content)) + content
-
-
-def read_frame(pipe: BinaryIO) -> Any:
-    """The next frame, or None at the end."""
-    head = pipe.read(HEAD.size)
-    if len(head) < HEAD.size:
-        return None
-    return json.loads(pipe.read(*HEAD.unpack(head)))
 
 
 def serve(orders: BinaryIO, answers: BinaryIO) -> None:
@@ -47,7 +33,14 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     if started is None:
         return
     os.environ.update(started["environment"])
-    recordings = Recordings(Target.from_json(started["target"]), [Path(folder) for folder in started["hidden"]])
+    target = Target.from_json(started["target"])
+    if started["digest"] is not None:
+        try:
+            refuse_other_machine(target, started["digest"])
+        except FedspillError as error:
+            answers.write(frame({"refused": str(error)}))
+            return
+    recordings = Recordings(target, [Path(folder) for folder in started["hidden"]])
     answers.write(frame({"ready": True}))
     while (order := read_frame(orders)) is not None:
         as_if_fresh()

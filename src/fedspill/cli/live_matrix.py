@@ -12,7 +12,7 @@ from rich.text import Text
 from fedspill.attack_run import Outcome
 from fedspill.audit.jobs import AttackJob
 from fedspill.audit.result_from_store import Cell
-from fedspill.audit.run_audit import Watcher
+from fedspill.audit.watcher import Watcher
 from fedspill.audit.worker_pool import Done
 from fedspill.cli.terminal import Screen
 from fedspill.plain_text import plain

@@ -1,30 +1,33 @@
-"""A gate on gradients: what only a few samples of a step have a say in is not learned (against the attacks of 004)."""
+"""A gate on what is sent: what only a few samples of a round have a say in is not told (against the attacks of 004)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from fedspill.defense import Check, Defense, SentMessages
-from fedspill.defenses.model_checks.isolating_units import contributors, fewest_between, fewest_in_pairs
+from fedspill.defenses.model_checks.few_contributors import rest_on_few
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
+from fedspill.federation.round_looks import RoundLook, SampleSignals
 from fedspill.training import LocalTraining, Tensors
 
 
 @final
 @dataclass(frozen=True)
 class GradientGate(Defense):
-    """Stops the gradient at hidden neurons to which fewer than `fewest` samples of a step effectively contribute.
+    """Sends nothing of hidden neurons to whose change fewer than `fewest` samples effectively contribute.
 
-    A planted neuron fires for its target alone: its gradient has one contributor, and is stopped whatever the weights
-    look like. In steps of fewer than 4 times `fewest` samples a quarter of the step is asked for instead; a step of
-    fewer than 8 samples cannot be gated.
+    A planted neuron fires for its target alone: its change has one contributor, and is held back whatever the weights
+    look like. All steps of a round count together, since the server sees their sum. Of fewer than 4 times `fewest`
+    samples a quarter is asked for instead; rounds of fewer than 8 samples cannot be gated over pairs.
+
+    Where more than linear layers learn, filters or scales, the first step says in which neurons the others are stopped.
 
     With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
     differences. Samples count alike there, however wrong the model is about them. So are rectified neurons that fire
@@ -58,29 +61,44 @@ class _Gate(StepRule):
     pairs: bool
     firing: bool
 
-    def watch(self, model: nn.Module) -> list[RemovableHandle]:
-        hidden = [module for module in model.modules() if isinstance(module, nn.Linear)][:-1]
-        return [module.register_forward_hook(self._hook) for module in hidden]
+    def look(self, model: nn.Module) -> RoundLook | None:
+        hidden = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        if hidden:
+            hidden.popitem()  # the head
+        return _Gated(self, model, hidden) if hidden else None
 
-    def changed(self, gradients: Tensors, size: int, rng: torch.Generator) -> Tensors:
-        """What later layers read from a stopped neuron is not learned either: its activation tells as much."""
-        weights = [name for name, g in gradients.items() if name.endswith(".weight") and g.ndim == 2]
-        for here, following in pairwise(weights):
-            stopped = gradients[here].abs().sum(1) == 0
-            if len(stopped) == gradients[following].shape[1]:
-                gradients[following] = gradients[following] * ~stopped
-        return gradients
+    def stops(self, signals: Tensor) -> Tensor:
+        return rest_on_few(signals, self.fewest, pairs=self.pairs, firing=self.firing)
 
-    def _hook(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if output.requires_grad and output.ndim == 2:
-            output.register_hook(self._stop)  # type: ignore[no-untyped-call]
 
-    def _stop(self, gradient: Tensor) -> Tensor:
-        needed = min(self.fewest, len(gradient) / 4)
-        open_ = contributors(gradient) >= needed
-        if self.pairs and len(gradient) >= 8:
-            even = gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1e-30)
-            open_ &= fewest_in_pairs(even) >= needed
-            if self.firing:
-                open_ &= fewest_between(gradient) >= needed
-        return gradient * open_
+@final
+class _Gated(RoundLook):
+    def __init__(self, gate: _Gate, model: nn.Module, hidden: Mapping[str, nn.Module]) -> None:
+        layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        linear = {id(part) for module in layers for part in module.parameters()}
+        # Filters and scales are no rows that could be taken back at the end: stopped units send nothing there at once.
+        others = any(id(part) not in linear for part in model.parameters() if part.requires_grad)
+        self._gate, self._names = gate, list(hidden)
+        self._signals = SampleSignals(list(hidden.values()), (lambda seen: ~gate.stops(seen)) if others else None)
+
+    def close(self) -> None:
+        self._signals.close()
+
+    @torch.no_grad()
+    def sent(self, tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
+        """What later layers read from a stopped neuron is not sent either: its activation tells as much."""
+        sent = dict(tensors)
+        matrices = [name for name, tensor in sent.items() if name.endswith("weight") and tensor.ndim == 2]
+        behind = dict(pairwise(matrices))
+        for layer, signals in zip(self._names, self._signals.of(batches), strict=True):
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            if signals is None or weight not in sent:
+                continue
+            open_ = (~self._gate.stops(signals)).to(sent[weight])
+            sent[weight] = sent[weight] * open_[:, None]
+            if bias in sent:
+                sent[bias] = sent[bias] * open_
+            following = behind.get(weight, "")
+            if following and sent[following].shape[1] == len(open_):
+                sent[following] = sent[following] * open_
+        return sent

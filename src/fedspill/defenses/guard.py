@@ -22,6 +22,7 @@ from fedspill.defenses.model_checks.change_statistics import (
 from fedspill.defenses.model_checks.rehearsal import Rehearsed, rehearsed
 from fedspill.defenses.model_checks.row_likeness import has_rows, is_wide, look_at_rows, sketched, stirred
 from fedspill.defenses.model_checks.suspected_plant import (
+    LATELY,
     fresh_looks,
     least_readable,
     likeness_words,
@@ -90,7 +91,8 @@ class Guard(Defense):
             return Verdict("refuse", "it has NaN, infinite or too large values")
         first = {} if previous is None else _kept_as(_FIRST, client.memory)
         looked = {} if previous is None else _kept_as(_LOOKED, client.memory)
-        seen = self._examined(message, client, first, looked)
+        lately = previous is not None and message.round - previous.round <= LATELY
+        seen = self._examined(message, client, first, looked, lately=lately)
         plant = "" if message.round in self.accept else seen.plant
         if previous is None:  # a client that lost its last model begins anew: what it remembers may be of another one
             memory = {**_kept_by(_FIRST, seen.first), **_kept_by(_LOOKED, seen.looked), **seen.kept}
@@ -119,7 +121,13 @@ class Guard(Defense):
         return Verdict("accept", memory=memory)
 
     def _examined(
-        self, message: Message, client: ClientContext, first: Mapping[str, Tensor], looked: Mapping[str, Tensor]
+        self,
+        message: Message,
+        client: ClientContext,
+        first: Mapping[str, Tensor],
+        looked: Mapping[str, Tensor],
+        *,
+        lately: bool,
     ) -> _Examined:
         """What a model shows, whatever brought it there; what is remembered of a first one, and of the last tried out.
 
@@ -130,7 +138,8 @@ class Guard(Defense):
         sketches = sketched(message.tensors)
         rows = {name: sketches[name] for name in sketches if is_wide(message.tensors[name])}
         before = {_REHEARSED: client.memory[_REHEARSED]} if first and _REHEARSED in client.memory else {}
-        if looked and not stirred(sketches, looked):
+        where = {name: seen for name, seen in looked.items() if name != _READABLE}
+        if looked and not stirred(sketches, where):
             return _Examined(rows, looked, "", kept=before)
         looks = looks_of(message.tensors, client)
         # Long training leaves nothing of how a narrow layer began; what rows were replaced for is seen on samples.
@@ -142,9 +151,10 @@ class Guard(Defense):
         fresh = None if first else readable_by(fresh_looks(client))
         least = first.get(_READABLE)
         redrawn = partial(redrawn_readable, message.tensors, client)
-        plant = alike or plant_words(looks, least, fresh, redrawn, rehearsal.shown)
-        seen = {**rows, _READABLE: readable_by(looks)}
-        return _Examined(seen, sketches, plant, least_readable(looks, least), rehearsal.kept)
+        last = looked.get(_READABLE) if lately else None
+        plant = alike or plant_words(looks, least, fresh, redrawn, rehearsal.shown, last)
+        shown = {_READABLE: readable_by(looks)}
+        return _Examined({**rows, **shown}, {**sketches, **shown}, plant, least_readable(looks, least), rehearsal.kept)
 
     def _alarm(self, message: Message, previous: Message, why: str) -> Verdict:
         why = _with_remedy(why, message)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TypeAlias, final
 
 import torch
@@ -15,7 +16,8 @@ from torch.utils.hooks import RemovableHandle
 
 from fedspill.dataset import Examples
 from fedspill.errors import UsageError
-from fedspill.training import LocalTraining, Tensors, is_next_token, is_single, trained
+from fedspill.federation.round_looks import RoundLook
+from fedspill.training import LocalTraining, Release, Tensors, is_next_token, is_single, trained
 
 ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
@@ -42,6 +44,10 @@ class StepRule(ABC):  # noqa: B024
     def watch(self, model: nn.Module) -> list[RemovableHandle]:
         """Puts hooks on the model; they are removed after the step."""
         return []
+
+    def look(self, model: nn.Module) -> RoundLook | None:
+        """What looks at a whole round, and changes what is sent."""
+        return None
 
     def targets(self, targets: Tensor) -> Tensor:
         """What is learned instead of targets (samples, classes), whose rows are probabilities."""
@@ -80,8 +86,26 @@ class GuardedTraining(LocalTraining):
 
     rules: tuple[StepRule, ...] = ()
 
+    @contextmanager
+    def looking(self, model: nn.Module) -> Iterator[Release]:
+        looks = [] if self.clip is not None else [look for rule in self.rules if (look := rule.look(model)) is not None]
+
+        def release(tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
+            for look in looks:
+                tensors = look.sent(tensors, batches)
+            return tensors
+
+        try:
+            yield release
+        finally:
+            for look in looks:
+                look.close()
+
     def fill_gradients(self, model: nn.Module, batch: Examples, rng: torch.Generator) -> None:
-        gradients = self.gradient_of(model, batch, rng)
+        if not any(_acts_in_steps(type(rule)) for rule in self.rules):
+            super().fill_gradients(model, batch, rng)
+            return
+        gradients = self._step(model, batch, rng, lambda name: None)
         for name, parameter in trained(model).items():
             parameter.grad = gradients[name]
 
@@ -90,6 +114,11 @@ class GuardedTraining(LocalTraining):
 
     def gradient_by(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: ParameterHolder) -> Tensors:
         """As `gradient_of`, where several parties hold the parameters: each clips the gradients of its own part."""
+        with self.looking(model) as release:
+            gradients = self._step(model, batch, rng, holder)
+        return release(gradients, [torch.arange(len(batch))])
+
+    def _step(self, model: nn.Module, batch: Examples, rng: torch.Generator, holder: ParameterHolder) -> Tensors:
         size = self.size_of(len(batch))
         with _watched(model, self.rules):
             if self.clip is not None:
@@ -127,7 +156,8 @@ class GuardedTraining(LocalTraining):
     @property
     def can_be_stacked(self) -> bool:
         """Whether clients can take the step together: no rule hangs on the layers of one client's model."""
-        return all(type(rule).watch is StepRule.watch for rule in self.rules)
+        kinds = [type(rule) for rule in self.rules]
+        return all(kind.watch is StepRule.watch and kind.look is StepRule.look for kind in kinds)
 
     @property
     def changes_gradients(self) -> bool:
@@ -162,6 +192,13 @@ def guarded(training: LocalTraining, rule: StepRule) -> LocalTraining:
     if isinstance(training, GuardedTraining):
         return replace(training, rules=(*training.rules, rule))
     return GuardedTraining(**{item.name: getattr(training, item.name) for item in fields(training)}, rules=(rule,))
+
+
+@cache
+def _acts_in_steps(rule: type[StepRule]) -> bool:
+    """Whether such a rule does anything but look at a whole round."""
+    overridden = vars(rule).keys() & vars(StepRule).keys()
+    return any(name != "look" and not name.startswith("_") for name in overridden)
 
 
 @contextmanager

@@ -22,11 +22,12 @@ def train(
         if training.algorithm == "fedsgd":
             return training.gradient_of(model, examples.take(batches[0]), rng)
         optimizer = training.optimizer_for(model.parameters())
-        for batch in batches:
-            optimizer.zero_grad()
-            training.fill_gradients(model, examples.take(batch), rng)
-            optimizer.step()
-    return change(model, start)
+        with training.looking(model) as release:
+            for batch in batches:
+                optimizer.zero_grad()
+                training.fill_gradients(model, examples.take(batch), rng)
+                optimizer.step()
+    return release(change(model, start), batches)
 
 
 def prepare(model: nn.Module, training: LocalTraining) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedspill.observe.real_errors import enlarged
+from fedspill.observe.real_errors import rareness
 from fedspill.observe.share_fits import positive
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Hypotheses:
     between: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # clients
     uneven: tuple[float, ...] = (1e-6, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # the population's shares
     noise: tuple[float, ...] = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # over the make-believe clients' variance of errors
-    doubt_of_noise: float = 0.35  # deviation of its logarithm, around what `enlarged` says (development)
+    doubt_of_noise: float = 0.35  # deviation of its logarithm, around what `rareness` says (development)
     common: float = 0.2  # of the errors' variance is the same for all: they are read by the same samples (development)
     alike: float = 0.1  # probability that clients are alike (development; .1 to .35 differ by .7 points at most)
     alike_below: float = 0.07  # of `between`: Dirichlet parameters that sum to 13 or more (development)
@@ -107,7 +107,7 @@ def _posterior(results: Sequence[RehearsedShares]) -> tuple[Tensor, Tensor]:
     even, one_class = 1 / classes, (1 - 1 / classes) / classes
     centre = positive(read.measured.mean(0))
     room = 0.5 * centre * (1 - centre) + 0.5 * one_class  # variance of who holds one class alone
-    usual = enlarged(classes) ** 2
+    usual = rareness(classes) ** 2
     errors = usual * torch.stack([(one.doubt * one.errors).square().mean(0) for one in results])
     away = read.measured - even
     cases = [(between, noise) for between in HYPOTHESES.between for noise in HYPOTHESES.noise]

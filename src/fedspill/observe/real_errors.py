@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-UNREHEARSED = 1.15  # how much larger errors of real clients are besides (label_zoo.py --few, seeds 601, 602)
-
 
 def rareness(classes: int) -> float:
     """How much larger errors are than those of make-believe clients say, which rest on few auxiliary samples.
@@ -17,8 +15,3 @@ def rareness(classes: int) -> float:
     draws = float(max(classes, 2))
     log_mean = math.lgamma((draws + 1) / 2) - math.lgamma(draws / 2) + 0.5 * math.log(draws)
     return 2 * math.exp(log_mean) / (draws - 1) / math.sqrt(2)
-
-
-def enlarged(classes: int) -> float:
-    """By what an error of a make-believe client is to be multiplied."""
-    return UNREHEARSED * rareness(classes)

@@ -35,6 +35,7 @@ CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of 
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
 UNLIKELY = 1e30  # nats: a training that does not stay finite
+FAVOURED = 3  # classes at most that half of the broad draw's clients have more of (convention)
 LIMITS = 9  # evenly spaced among shares of classes that do not show, of which one is chosen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
@@ -76,7 +77,7 @@ class RehearsedShares:
     shares: Tensor  # (classes,)
     counts: Tensor  # (make-believe clients, classes) of those around it
     errors: Tensor  # (make-believe clients, classes) of their estimated shares
-    doubt: float  # how much more its rounds contradict each other than those of make-believe clients; 1 or more
+    doubt: float  # how much larger its errors are than these, as its rounds say
     near: bool  # whether the update lies among what the make-believe clients sent
 
     @property
@@ -388,6 +389,7 @@ def _near(
         return alone, None
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
+    doubt *= (1 + 1 / len(updates)) ** 0.5  # near draws stand around what the same updates said: the last is read twice
     return [RehearsedShares(found[0], around.counts, errors, doubt, one) for one in near], around
 
 
@@ -467,10 +469,18 @@ def _log_likelihoods(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, 
 
 
 def broad_shares(number: int, classes: int, kinds: Sequence[float], rng: torch.Generator) -> Tensor:
-    """(number, classes) Dirichlet draws around even shares, the kinds in turn."""
+    """(number, classes) Dirichlet draws around even shares, the kinds in turn; half have favoured classes besides.
+
+    A Dirichlet distribution of many classes gives none of them half of the samples and the others the rest alike.
+    """
     kind = torch.tensor([kinds[index % len(kinds)] for index in range(number)], dtype=torch.float64)
-    drawn = torch._standard_gamma(kind[:, None].expand(number, classes).contiguous(), generator=rng)
-    return positive(drawn + 1e-12)
+    drawn = positive(torch._standard_gamma(kind[:, None].expand(number, classes).contiguous(), generator=rng) + 1e-12)
+    turn = torch.arange(number) // len(kinds) % 4  # of every fold the kinds come once so and once so
+    amount = torch.rand(number, 1, generator=rng, dtype=torch.float64) * (turn >= 2)[:, None]
+    rank = torch.rand(number, classes, generator=rng).argsort(1).argsort(1)
+    chosen = rank <= torch.randint(FAVOURED, (number, 1), generator=rng)
+    favoured = positive(torch.rand(number, classes, generator=rng, dtype=torch.float64) * chosen)
+    return (1 - amount) * drawn + amount * favoured
 
 
 def counts_of_shares(shares: Tensor, samples: int) -> Tensor:

@@ -15,6 +15,8 @@ from fedspill.leaks.inputs.search.objectives import (
     GradientDistance,
     SquaredDistance,
     TensorNorms,
+    alike_in_size,
+    joined_cosine,
 )
 from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs, OptimizerState, SearchOptimizer
 from fedspill.leaks.inputs.search.priors import (
@@ -82,11 +84,32 @@ def test_unrolled_steps_are_minus_the_update_of_plain_sgd_over_lr() -> None:
 )
 def test_every_objective_is_least_at_the_truth_and_grows_away_from_it(objective: GradientDistance) -> None:
     rng = torch.Generator().manual_seed(0)
-    observed = [torch.randn(4, 3, generator=rng), torch.randn(5, generator=rng)]
+    observed = [torch.randn(shape, generator=rng) for shape in ((4, 3), (5,), ())]
     candidates = [torch.stack([g, g + 0.1 * torch.randn(g.shape, generator=rng), -g]) for g in observed]
     values = objective(candidates, observed)
     assert values.shape == (3,)
     assert float(values[0]) < 1e-5 < float(values[1]) < float(values[2])
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_the_cosine_of_joined_tensors_is_the_cosine_and_has_its_slopes(restarts: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    observed = [torch.randn(shape, generator=rng, dtype=torch.float64) for shape in ((5, 7), (5,), (300, 4), (9,), ())]
+    candidate = [torch.randn(restarts, *seen.shape, generator=rng, dtype=torch.float64) for seen in observed]
+    candidate = [g.requires_grad_() for g in candidate]
+    found = []
+    for distance in (lambda g: CosineDistance()(g, observed), joined_cosine(observed)):
+        values = distance(candidate)
+        slopes = torch.autograd.grad((values * torch.arange(1, 1 + restarts)).sum(), candidate)
+        found.append([values, *slopes])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_tensors_are_joined_with_such_of_their_size() -> None:
+    sizes = [1, 1000, 10, 900, 400, 300, 12]
+    groups = alike_in_size(sizes)
+    assert [[sizes[index] for index in group] for group in groups] == [[1000, 900, 400, 300, 12], [10, 1]]
 
 
 def test_norms_by_tensor_are_summed_and_not_squared() -> None:

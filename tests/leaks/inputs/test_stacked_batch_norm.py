@@ -5,9 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, gradients_of, local_steps_of
+from fedspill.leaks.inputs.search.product_convolutions import by_products
 from fedspill.leaks.inputs.search.stacked_batch_norm import (
     ExplicitBatchNorm,
     FixedBatchNorm,
+    few_kernels,
     with_explicit_batch_norm,
 )
 
@@ -83,6 +85,42 @@ def test_stacked_slopes_are_those_of_differences(kind: str, steps: int) -> None:
 
     difference = (value(x + 1e-5 * way) - value(x - 1e-5 * way)) / 2e-5
     assert float((slope * way).sum()) == pytest.approx(difference, rel=1e-6)
+
+
+@pytest.mark.parametrize("products", [False, True])
+@pytest.mark.parametrize(("restarts", "steps"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_few_kernels_are_the_same_batch_norm_up_to_third_derivatives(
+    restarts: int, steps: int, products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(4)
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6)]
+    model = nn.Sequential(*layers, nn.Linear(6, CLASSES)).double().eval()
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+                assert tensor is not None
+                nn.init.uniform_(tensor, 0.5, 2.0)
+    start = torch.randn(restarts, 2, 3, 4, 4, dtype=torch.float64)
+    targets = torch.rand(restarts, 2, CLASSES, dtype=torch.float64)
+    each = [slice(0, 1), slice(1, 2)]
+    found: list[list[Tensor]] = []
+    for forward in (FixedBatchNorm.forward, by_few_kernels):
+        monkeypatch.setattr(FixedBatchNorm, "forward", forward)
+        gradients = gradients_of(model) if steps == 1 else local_steps_of(model, each, 0.3, 0.5)
+        if forward is by_few_kernels and products:
+            gradients = by_products(gradients)
+        x = start.clone().requires_grad_()
+        flat = torch.cat([one.flatten(1) for one in gradients(x, targets)], 1)
+        (slope,) = torch.autograd.grad(flat.square().sum(), x, create_graph=True)
+        third = torch.autograd.grad(slope.square().sum(), x) if restarts == 1 and steps == 1 else ()
+        found.append([flat.detach(), slope.detach(), *third])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def by_few_kernels(layer: FixedBatchNorm, x: Tensor) -> Tensor:
+    known = [layer.get_buffer(name) for name in ("mean", "variance", "factor", "summand")]
+    return few_kernels(x, layer.weight, layer.bias, *known, layer.eps)
 
 
 def test_what_keeps_statistics_while_it_trains_is_not_replaced() -> None:

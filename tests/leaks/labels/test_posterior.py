@@ -297,3 +297,14 @@ def test_a_class_whose_probability_was_measured_badly_does_not_decide() -> None:
     reading = read(bias + off, Steps.of(schedule), ModelAnswers(start, (start * 0.1).square(), 64)).each_alone()
     assert set(reading.routes) == {"measured"}
     assert bool((torch.minimum(reading.counts, true).sum(1) >= 0.95 * 128).all())
+
+
+def test_numbers_that_are_whole_by_chance_alone_are_no_lattice() -> None:
+    """A trained model of a hundred classes: amounts are anything, and some time makes a few of them nearly whole."""
+    steps, classes, batches = Steps(400, 12, 33.0, 0), 100, 12
+    start = torch.full((batches, classes), 1 / classes, dtype=torch.float64)
+    counts = unbalanced(classes, 400, batches, 90).double()
+    whole = steps.number * start - counts / steps.unit
+    smeared = whole + torch.rand(batches, classes, generator=rng(91), dtype=torch.float64) / steps.unit
+    assert bool(fit(whole, start, None, steps).stands_out().all())
+    assert float(fit(smeared, start, None, steps).stands_out().double().mean()) < 0.2

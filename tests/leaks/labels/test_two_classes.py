@@ -3,6 +3,7 @@
 import torch
 
 from fedspill.leaks.labels.counts.two_classes import read_two_classes
+from fedspill.observe.probe import ModelAnswers
 from fedspill.training import Schedule
 
 SAMPLES = 320
@@ -58,3 +59,18 @@ def test_a_short_last_step_is_not_taken_for_another_composition() -> None:
     real = (SHARES * SAMPLES).round()[:-1]
     off, off_full = ((one.counts[:-1, 1] - real).abs().sum() for one in (ragged, as_if_full))
     assert float(off) < float(off_full)
+
+
+def test_clients_that_are_alike_are_not_stretched_to_one_class_each() -> None:
+    """Where pushes cancel, the answer to what is taken for mean features is extreme, and must not be believed."""
+    alike = 0.5 + 0.04 * torch.tensor([-1.0, -0.8, -0.3, 0.1, 0.4, 0.6, 0.9, 1.0], dtype=torch.float64)
+    moved = 0.2 - 0.4 * alike
+    answers = []
+    for share in moved.tolist():
+        extreme = torch.tensor([[0.98, 0.02] if share < 0 else [0.02, 0.98]], dtype=torch.float64)
+        answers.append(ModelAnswers(extreme, (extreme * (1 - extreme) * 1.5).square(), 1000))
+    each, bias = [Schedule(SAMPLES, 32)] * len(moved), 10 * torch.stack([-moved, moved], 1)
+    found = read_two_classes(bias, each, [0] * len(moved), answers, plain=True)
+    real = alike * SAMPLES
+    assert float((found.counts[:, 1] - real).abs().mean()) < 0.3 * SAMPLES
+    assert bool(((found.low[:, 1] <= real) & (real <= found.high[:, 1])).all())

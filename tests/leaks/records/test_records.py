@@ -14,6 +14,7 @@ from fedspill.deployment.plan import check_plan
 from fedspill.errors import NotApplicable
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
+from fedspill.leaks.inputs.exact.read_by_layers import layer_that_reads_inputs
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 from fedspill.leaks.records.decode.annealed import annealed_records
 from fedspill.leaks.records.decode.joint import decode
@@ -85,6 +86,42 @@ def test_several_epochs_hide_nothing_of_a_table(momentum: float) -> None:
     assert proof is not None
     assert proof.refuted == 0
     assert proof.proven > 0
+
+
+class WideAndDeep(nn.Module):
+    """No chain of layers: two layers read the table, and the head adds up what comes of both."""
+
+    def __init__(self, columns: int, classes: int) -> None:
+        super().__init__()
+        self.wide, self.one = nn.Linear(columns, classes), nn.Linear(columns, 64)
+        self.two, self.out = nn.Linear(64, 48), nn.Linear(48, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.two(self.one(x).relu()).relu()) + self.wide(x)
+        return out
+
+
+def wide_and_deep(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return WideAndDeep(shape[0], classes)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_records_of_a_network_that_is_no_chain_are_read(epochs: int) -> None:
+    training = {"lr": 0.05, "batch_size": 4, "epochs": epochs}
+    trace, deployment = recorded(model={"name": "custom", "factory": f"{__name__}:wide_and_deep"}, training=training)
+    found = outcome(TableRecords(), trace, deployment)
+    assert found.scores["record-fields"].value > found.scores["record-fields"].chance + 0.2
+    proof = found.scores["record-fields"].proof
+    assert proof is None or proof.refuted == 0
+    assert found.scores["records-whole"].value > (0.7 if epochs == 1 else 0.1)
+
+
+def test_the_layer_that_reads_inputs_is_found_by_running_the_network() -> None:
+    layer = layer_that_reads_inputs(WideAndDeep(9, 2).double(), 9)
+    assert layer.weight_name == "one.weight"
+    normed = nn.Sequential(nn.LayerNorm(9), nn.Linear(9, 5)).double()
+    with pytest.raises(CannotRecover, match="reads the input itself"):
+        layer_that_reads_inputs(normed, 9)
 
 
 def test_the_update_of_other_records_is_not_vouched_for() -> None:

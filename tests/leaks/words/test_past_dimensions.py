@@ -45,9 +45,11 @@ def test_a_screen_tells_shares_at_a_part_of_their_price() -> None:
     there, others, space = mixed()
     known = space.knowing(there[:20])
     for inputs in (there, others):
-        directions, counts = known.screen(torch.Generator().manual_seed(1))
-        inside, every = (inputs @ directions).square().matmul(counts).unbind(1)
-        assert float((inside / every - known.shares(inputs)).abs().max()) < 0.15
+        for many in (INNER, 24):
+            directions, counts = known.screen(many, torch.Generator().manual_seed(1))
+            inside, every = (inputs @ directions).square().matmul(counts).unbind(1)
+            off = (inside / every - known.shares(inputs)).abs()
+            assert float(off.max()) < 0.15 if many == INNER else float(off.mean()) < 0.08
 
 
 def test_an_input_that_was_not_there_explains_no_more_than_chance_beside_those_that_were() -> None:

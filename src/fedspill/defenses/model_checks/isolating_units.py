@@ -30,8 +30,8 @@ _SILENT = 1e-6  # of what the loudest sample sends: one that sends less says not
 
 def contributors(signals: Tensor) -> Tensor:
     """(units,) how many samples effectively make up what each unit gets (samples, units): (sum |s|)^2 / sum s^2."""
-    total = signals.abs().double().sum(0)
-    return total**2 / signals.double().square().sum(0).clamp(min=1e-300)
+    signals = signals.double()
+    return signals.abs().sum(0).square_().div_(signals.square().sum(0).clamp_min_(1e-300))
 
 
 def fewest_in_pairs(signals: Tensor) -> Tensor:
@@ -44,28 +44,10 @@ def fewest_in_pairs(signals: Tensor) -> Tensor:
     return _pairs(signals)[0]
 
 
-def fewest_between(signals: Tensor) -> Tensor:
-    """(units,) the fewest samples that reach a unit and not another, or that one and not it; signals (samples, units).
-
-    A server that gives each unit weights of its own in the next layer makes all samples tell every pair of units apart,
-    and takes three or more units together to cancel them. To single a sample out these still have to differ by few in
-    whom they fire for. Units that all samples reach, or none, are not compared: smooth activations have no others.
-    """
-    on = (signals != 0).double()
-    reached = on.sum(0)
-    some = (reached >= FEW) & (reached <= len(on) - FEW)
-    apart = reached[:, None] + reached[None] - 2 * on.T @ on
-    apart[:, ~some] = torch.inf
-    apart.fill_diagonal_(torch.inf)
-    if len(apart) < 2:
-        return torch.full((len(apart),), torch.inf, dtype=torch.float64)
-    return torch.where(some, apart.amin(1), torch.full_like(reached, torch.inf))
-
-
 def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
-    """(units,) as above, and (samples, units) what is left of each unit beside the other that leaves the fewest."""
+    """(units,) as above, and (samples, units) what is left of each unit beside the one that leaves fewest, but some."""
     s = signals.double()
-    s = s / s.norm(dim=0).clamp_min(1e-300)
+    s = s / s.square().sum(0).sqrt_().clamp_min_(1e-300)
     s2 = s.square()
     fit = s.T @ s  # (units, units) of unit j in unit i, both of norm 1
     left = (1 - fit.square()).clamp_min_(0)
@@ -76,11 +58,11 @@ def _pairs(signals: Tensor) -> tuple[Tensor, Tensor]:
     rest = rest.sub_(cubes, alpha=4).mul_(fit).add_(fourth[:, None])
     many = left.square().div_(rest.clamp_min_(1e-300)).masked_fill_(left <= _NOTHING, 0)
     nothing = s2.sum(0) < 0.5
-    many[:, nothing] = torch.inf
-    many.fill_diagonal_(torch.inf)
+    many.masked_fill_(nothing, torch.inf).fill_diagonal_(torch.inf)
     if len(many) < 2:
         return torch.full((len(many),), torch.inf, dtype=torch.float64), s
-    found, other = many.min(1)
+    found = many.amin(1)
+    other = many.masked_fill_(left <= _NOTHING, torch.inf).argmin(1)  # what has nothing left gives nobody away
     left_over = s - s[:, other] * fit.gather(1, other[:, None])[:, 0]
     return torch.where(nothing, torch.full_like(found, torch.inf), found), left_over
 
@@ -173,15 +155,19 @@ def _layer(name: str, signals: Tensor, wrong: Tensor | None) -> LayerLook:
     """signals (samples, units) or (samples, places, units), wrong (samples,) bool."""
     sizes = signals.flatten(1).norm(dim=1)
     silenced = 0.0 if wrong is None or int(wrong.sum()) < FEW else 1 - _share_heard(sizes[wrong])
-    heard = _loudest_places(signals)[sizes > _SILENT * sizes.max()]
-    # How wrong the model is about a sample says nothing about what a unit singles out, so all samples count alike.
-    even = heard / heard.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    even = even[:, even.abs().sum(0) > 0]
+    heard = sizes > _SILENT * sizes.max()
+    many = int(heard.sum())
+    # How wrong the model is about a sample says nothing about what a unit singles out, so all samples count alike, but
+    # for those that send nothing back, as those that wake no row: they are in no sum.
+    places = _loudest_places(signals)
+    even = places * (heard / places.norm(dim=1).clamp_min(1e-30))[:, None]
+    got = even.abs().sum(0) > 0
+    even = even if bool(got.all()) else even[:, got]
     even = even[:, :: max(1, even.shape[1] // MOST_UNITS)]
-    if even.shape[0] < 2 * FEW or even.shape[1] < 8:
+    if many < 2 * FEW or even.shape[1] < 8:
         return LayerLook(name, even.shape[1], 0.0, 0.0, silenced, (0.0,) * len(SIZES))
     fewest, left_over = _pairs(even)
-    few = FEW * len(even) / MOST_SAMPLES  # the same share of fewer samples
+    few = FEW * many / MOST_SAMPLES  # the same share of fewer samples
     alone = contributors(even) < few
     pairs = (fewest < few) & ~alone
     shares = float(alone.double().mean()), float(pairs.double().mean())

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 PROJECTIONS = 8
-# Of its size, by which a weight or a bias moves before a model is tried out again. Half-way to a plant a model has gone
-# five times as far, so that a patient one is met ten times on its way.
-_STIRRED, _SHIFTED = 0.1, 0.2
+# Of its size, by which a weight or a bias moves before a model is tried out again. Plants that read nothing when a
+# tenth of their way is left read all at its end (docs/guards.md): a model must not come that far between two trials.
+_STIRRED, _SHIFTED = 0.02, 0.04
 MOST_ALIKE = 0.1  # of a layer's rows that have a parallel one; none of the benign models measured has any
 LEAST_LEFT = 0.15  # median cosine with the first model; benign training left 0.33 at least (docs/design/active.md)
 _NARROWEST = 16  # rows from which on a layer is looked at

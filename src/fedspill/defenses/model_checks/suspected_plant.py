@@ -24,12 +24,16 @@ MOST_ALONE = 0.5
 LEAST_BINS = 8  # neurons: of narrow layers a few alike are a large share, and read next to nothing (convention)
 BESIDE = 2.0  # times as many as rehearsed models have: draws, and ways of training, differ by less (convention)
 # Of this client's samples that can be taken out one by one, above the least that a model gave away so far: over batches
-# of all sizes, and over those of one size from 32 samples on, where honest models give little away. Wide bars are for
-# layers behind others, whose inputs training changes too, beside the first accepted model; and for a first model beside
-# a fresh one. Over 100 benign rounds of 60 clients each, digits, seeds 10100 to 10109, perceptrons gained 0.12 and 0.37
-# at most, layers behind convolutions 0.27 and 0.33.
+# of all sizes, and over the large ones, from 32 samples on. Training takes the first far, up to 0.38 on tables, but not
+# the second: by 0.22 at most in 240 client histories of tables, and by 0.27 in 48 of digits (100 rounds, seeds 78500 to
+# 78531). So a rehearsal excuses the first and never the second, of which it shows too much where it is trained on until
+# it knows a few samples by heart. Wide bars are for layers behind others, whose inputs training changes too, beside the
+# first accepted model; and for a first model beside a fresh one (0.37 at most of large batches of those of digits).
 MOST_GAINED, MOST_GAINED_WIDE = 0.16, 0.32
-MOST_AT_ONCE, MOST_AT_ONCE_WIDE, LARGE = 0.45, 0.5, 32
+MOST_OF_LARGE, MOST_OF_LARGE_WIDE, LARGE = 0.33, 0.45, 32
+# The same above the model before, if that was this client's at most so many rounds ago: honest ones gained 0.12 in one
+# round and 0.17 in four at most, of those 288 clients.
+MOST_SUDDEN, LATELY = 0.2, 4
 _FRESH = 4  # draws
 MOST_SILENCED = 0.5  # of the samples that a model is wrong about
 
@@ -97,6 +101,7 @@ def plant_words(
     fresh: Tensor | None = None,
     redrawn: Callable[[str], Tensor] | None = None,
     rehearsed: Callable[[], Rehearsed | None] = lambda: None,
+    lately: Tensor | None = None,
 ) -> str:
     """The plant that a model looks like; nothing where it looks like none, or where honest training looks the same.
 
@@ -104,7 +109,8 @@ def plant_words(
 
     at_first (layers, SIZES) is what it is held against (least_readable). A first model is held against a fresh one,
     where a layer reads the samples themselves. What a layer behind others gained is no plant if it gives away as much
-    when it is drawn anew (redrawn_readable); that is asked only then.
+    when it is drawn anew (redrawn_readable); that is asked only then. `lately` (layers, SIZES) is what the model before
+    gave away, if that was not long ago.
     """
     for place, look in enumerate(looks):
         if _words(look):
@@ -115,6 +121,11 @@ def plant_words(
     held = at_first if known else fresh
     if held is None or held.shape != (len(looks), len(SIZES)):
         return ""
+    if known and lately is not None and lately.shape == held.shape:
+        for look, before in zip(looks, lately, strict=True):
+            found = _gained_in_large(look, before, MOST_SUDDEN) if look.first else ""
+            if found:
+                return found
     for place, (look, before) in enumerate(zip(looks, held, strict=True)):
         if not known and not look.first:
             continue
@@ -125,7 +136,7 @@ def plant_words(
             found = _gained(look, before, wide=wide)
         usual = _of_layer(rehearsed(), place, len(looks)) if found else None
         if usual is not None:
-            found = _gained(look, torch.fmax(before, usual.by_size), wide=wide)
+            found = _gained(look, before, usual.by_size, wide=wide)
         if found:
             return found
     return ""
@@ -136,20 +147,33 @@ def _of_layer(found: Rehearsed | None, place: int, layers: int) -> Rehearsed | N
     return Rehearsed(*(part[place] for part in found)) if found is not None and len(found.pairs) == layers else None
 
 
-def _gained(look: LayerLook, held: Tensor, *, wide: bool) -> str:
-    """Says what a layer gives away beyond what is held against it, (SIZES,)."""
-    gain = [now - before for now, before in zip(look.readable, held.tolist(), strict=True)]
-    known = [i for i in range(len(SIZES)) if not math.isnan(gain[i])]
-    if not known or SIZES[known[-1]] < LARGE:  # of few samples an honest model gives away most
-        return ""
-    in_all = fmean(gain[i] for i in known)
-    if in_all > (MOST_GAINED_WIDE if wide else MOST_GAINED):
-        return _on_its_way(look, fmean(look.readable[i] for i in known), in_all, "this client's samples")
-    place = max((i for i in known if SIZES[i] >= LARGE), key=lambda i: gain[i])
-    if gain[place] > (MOST_AT_ONCE_WIDE if wide else MOST_AT_ONCE):
-        batch = f"a batch of {SIZES[place]} of this client's samples"
-        return _on_its_way(look, look.readable[place], gain[place], batch)
+def _gained(look: LayerLook, held: Tensor, usual: Tensor | None = None, *, wide: bool) -> str:
+    """Says what a layer gives away beyond what is held against it, (SIZES,), and what is usual in a rehearsal."""
+    found = _gained_in_large(look, held, MOST_OF_LARGE_WIDE if wide else MOST_OF_LARGE)
+    excused = held if usual is None else torch.fmax(held, usual)
+    known = _known(look, held)
+    if found or not known or SIZES[known[-1]] < LARGE:  # of few samples an honest model gives away most
+        return found
+    gain = fmean(look.readable[i] - float(excused[i]) for i in known)
+    if gain > (MOST_GAINED_WIDE if wide else MOST_GAINED):
+        return _on_its_way(look, fmean(look.readable[i] for i in known), gain, "this client's samples")
     return ""
+
+
+def _gained_in_large(look: LayerLook, held: Tensor, most: float) -> str:
+    """The same of large batches alone, if it is more than `most`."""
+    large = [i for i in _known(look, held) if SIZES[i] >= LARGE]
+    gain = fmean(look.readable[i] - float(held[i]) for i in large) if large else 0.0
+    if gain <= most:
+        return ""
+    of = f"batches of {LARGE} and more of this client's samples"
+    return _on_its_way(look, fmean(look.readable[i] for i in large), gain, of)
+
+
+def _known(look: LayerLook, held: Tensor) -> list[int]:
+    """The places of sizes of which both say something."""
+    pairs = zip(look.readable, held.tolist(), strict=True)
+    return [place for place, (now, before) in enumerate(pairs) if not math.isnan(now - before)]
 
 
 def _on_its_way(look: LayerLook, now: float, gain: float, of: str) -> str:

@@ -52,12 +52,16 @@ class Reconstruction(Attack):
     origins: int = 6  # messages that are attacked, drawn at random
     starts: int = 32  # of the root search, at once
     peels: int = 12
+    seconds: float = 120.0  # of the search for one message's samples, reckoned for one core
     most_matched: int = 1  # samples of a batch that are left to gradient matching
     moves: int = 1200  # of gradient matching, by each of its two recipes
 
     def run(self, view: View, rng: torch.Generator) -> Inputs:
         messages, notes = attacked_messages(view, self.origins, rng)
-        effort, classes = RootSearchEffort(self.starts, peels=self.peels), classes_of(view, messages[0])
+        effort, classes = (
+            RootSearchEffort(self.starts, peels=self.peels, seconds=self.seconds),
+            classes_of(view, messages[0]),
+        )
         knows_defense = KnownDefenses.known_to(view) is not None
         distribution = InputDistribution.known_to(view, classes) if knows_defense else None
         sought = distribution is not None and any(map(may_be_sought, messages))

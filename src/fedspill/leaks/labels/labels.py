@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
 from typing import ClassVar, final
 
 import torch
@@ -15,11 +15,11 @@ from fedspill.errors import NotApplicable
 from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.each_update import messages_of, read_each_update
 from fedspill.leaks.labels.counts.readings import REHEARSED, words_of
-from fedspill.leaks.labels.counts.trial import tried_on_make_believe
+from fedspill.leaks.labels.counts.trial import Tried, tried_on_make_believe
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
-from fedspill.observe.real_errors import UNREHEARSED, enlarged
+from fedspill.observe.real_errors import rareness
 from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
 from fedspill.observe.rehearsed_shares import (
     RehearsedShares,
@@ -68,39 +68,49 @@ class Labels(Attack):
             alone = read_each_update(view, rng)
             return replace(alone, notes=[*alone.notes, str(why_not)])
         tried = replace(stage, scenes={number: scenes[number] for number in leaders})
-        right = tried_on_make_believe(view, tried, [one.counts for one in results], rng)
-        chosen = _rehearsed(layer.of, stage, results)
-        by_itself = _read_by_itself(stage, results, right)
-        if by_itself:
-            chosen = _mixed(chosen, read_each_update(view, rng), by_itself)
+        trial = tried_on_make_believe(view, tried, broad_counts(stage, rng), rng)
+        alone = read_each_update(view, rng)
+        chosen = _believed(stage, results, _rehearsed(layer.of, stage, results), alone, trial)
         return replace(chosen, notes=[*layer.notes, *words_of(list(chosen.routes))])
 
 
 def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generator) -> bool:
     """Whether a round's updates are read by themselves without error, whatever the shares and what the model knows."""
-    kinds = stage.plan.kinds
-    shares = broad_shares(len(kinds), stage.classes, kinds, rng)
-    counts = [counts_of_shares(shares, update.samples) for update in stage.updates]
+    counts = broad_counts(stage, rng)
     unlike = (replace(stage.scenes[number], passes=passes) for passes in (stage.plan.known[0], stage.plan.known[-1]))
     tried = (tried_on_make_believe(view, replace(stage, scenes={number: scene}), counts, rng) for scene in unlike)
-    return all(right.get(number, 0.0) > EXACT for right in tried)
+    return all(number in one and one[number].right > EXACT for one in tried)
 
 
-def _read_by_itself(
-    stage: RehearsalPlan, results: Sequence[RehearsedShares], right: dict[int, float]
-) -> dict[int, float]:
-    """Updates, by place, that are to be read by themselves, and what share of the labels is right then.
+def broad_counts(stage: RehearsalPlan, rng: torch.Generator) -> list[Tensor]:
+    """For each update counts (n, classes) of clients of all kinds."""
+    kinds = stage.plan.kinds
+    shares = broad_shares(4 * len(kinds), stage.classes, kinds, rng)
+    return [counts_of_shares(shares, update.samples) for update in stage.updates]
 
-    Those of rounds whose make-believe clients are read better so, and those unlike all that was rehearsed. Both ways
-    are judged on make-believe clients, so what real ones err more by is left out, but for UNREHEARSED.
+
+def _believed(
+    stage: RehearsalPlan,
+    results: Sequence[RehearsedShares],
+    own: LabelCounts,
+    alone: LabelCounts,
+    tried: dict[int, Tried],
+) -> LabelCounts:
+    """What states to be right more often in a round, `own` rehearsals or each update `alone`.
+
+    An update by itself states as much as its trial on make-believe clients leaves of it. One that is unlike all that
+    was rehearsed is read by itself anyway.
     """
-    hoped = {
-        number: mean([1 - 0.5 * UNREHEARSED * one.error for one in _of_round(stage, results, number)])
-        for number in {update.round for update in stage.updates}
-    }
-    shares = [right[nearest(update.round, right)] if right else 0.0 for update in stage.updates]
-    told = enumerate(zip(stage.updates, results, shares, strict=True))
-    return {place: share for place, (update, one, share) in told if not one.near or share > hoped[update.round]}
+    assert own.confidence is not None
+    assert alone.confidence is not None
+    errs_more = [tried[nearest(update.round, tried)].errs_more if tried else math.inf for update in stage.updates]
+    stated = (1 - torch.tensor(errs_more).double() * (1 - alone.confidence.double())).clamp_min(0)
+    numbers = torch.tensor([update.round for update in stage.updates])
+    by_itself = torch.tensor([not one.near for one in results])
+    for number in set(numbers.tolist()):
+        here = numbers == number
+        by_itself |= here & (stated[here].mean() > own.confidence[here].mean())
+    return _mixed(own, replace(alone, confidence=stated), by_itself)
 
 
 def _rehearsed(of: Sequence[Origin], stage: RehearsalPlan, results: Sequence[RehearsedShares]) -> LabelCounts:
@@ -118,25 +128,18 @@ def _rehearsed(of: Sequence[Origin], stage: RehearsalPlan, results: Sequence[Reh
     )
 
 
-def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: dict[int, float]) -> LabelCounts:
-    """`rehearsed`, but for some updates what they say alone; nobody is surer of these than of make-believe clients."""
-    places = torch.tensor(list(by_itself))
+def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: Tensor) -> LabelCounts:
+    """`rehearsed`, but of the updates that `by_itself` (updates,) names what they say alone."""
     own = {name: getattr(rehearsed, name).clone() for name in ("counts", "sure", "confidence", "low", "high")}
     for name, values in own.items():
-        values[places] = getattr(alone, name)[places].to(values.dtype)
-    shares = torch.tensor(list(by_itself.values()), dtype=own["confidence"].dtype)
-    own["confidence"][places] = own["confidence"][places].minimum(shares)
-    routes = [alone.routes[place] if place in by_itself else route for place, route in enumerate(rehearsed.routes)]
-    return replace(rehearsed, **own, routes=tuple(routes))
+        values[by_itself] = getattr(alone, name)[by_itself].to(values.dtype)
+    both = zip(by_itself.tolist(), alone.routes, rehearsed.routes, strict=True)
+    return replace(rehearsed, **own, routes=tuple(one if itself else other for itself, one, other in both))
 
 
 def widened(result: RehearsedShares) -> float:
     """How much larger a client's errors are taken to be than those of make-believe ones."""
-    return enlarged(len(result.shares)) * result.doubt
-
-
-def _of_round(stage: RehearsalPlan, results: Sequence[RehearsedShares], number: int) -> list[RehearsedShares]:
-    return [one for one, update in zip(results, stage.updates, strict=True) if update.round == number]
+    return rareness(len(result.shares)) * result.doubt
 
 
 def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:

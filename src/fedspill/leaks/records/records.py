@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspill.attack import Attack
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.explained_update import explain_update
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, first_layer
+from fedspill.leaks.inputs.exact.read_by_layers import layer_that_reads_inputs
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.gradient_matching import classes_of
 from fedspill.leaks.inputs.inputs import exact_answer, is_complete
@@ -99,7 +100,7 @@ def read_message(
     classes = classes_of(view, attacked)
     layer, rows, why = None, None, ""
     try:
-        layer = first_layer(attacked.model)
+        layer = _first_layer(attacked.model, schema.width)
         rows = _row_space(attacked, layer, rng)
         if attacked.schedule.epochs > 1:
             return _of_row_space(attacked, layer, rows, schema, classes, rng)
@@ -115,7 +116,10 @@ def read_message(
         except CannotRecover:
             pass  # the row space of the first layer alone may still tell them
         try:
-            return _of_row_space(attacked, layer, rows, schema, classes, rng)
+            told = _of_row_space(attacked, layer, rows, schema, classes, rng)
+            # What was found and is vouched for outweighs records that lie in the same space.
+            if int(told.certified.sum()) >= int(exact.certified.sum()):
+                return told
         except CannotRecover as refusal:
             why = refusal.problem
     samples = exact.samples.flatten(1).double()
@@ -124,6 +128,17 @@ def read_message(
         return ReadRecords.none(schema.width, reasons, tried=exact.tried or rows is not None)
     decoded = decode(samples, schema, None if rows is None else rows.right)
     return ReadRecords(decoded.rows, exact.certified & decoded.certain, why)
+
+
+def _first_layer(model: nn.Module, columns: int) -> LinearLayer:
+    """The first layer of a chain, else the widest one that reads records."""
+    try:
+        return first_layer(model)
+    except CannotRecover as refusal:
+        try:
+            return layer_that_reads_inputs(model, columns)
+        except CannotRecover:
+            raise refusal from None
 
 
 def _row_space(attacked: AttackedMessage, layer: LinearLayer, rng: torch.Generator) -> TruncatedSvd:
@@ -155,5 +170,8 @@ def _of_row_space(
     if not len(chosen):
         raise CannotRecover("no row that the first layer moved along is a record of the table")
     decoded = decode(chosen, schema, rows.right)
-    explained = explain_update(attacked, decoded.rows, classes).explained
+    try:
+        explained = explain_update(attacked, decoded.rows, classes).explained
+    except CannotRecover:  # labels are read off the last layer of a chain only
+        explained = False
     return ReadRecords(decoded.rows, decoded.certain & explained)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ from fedspill.leaks.inputs.exact.read_by_layers import (
     sound_calls,
     tells_mixtures,
 )
+from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
 from fedspill.leaks.inputs.exact.two_linear_layers import CLEAN, SCALES
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
@@ -83,9 +84,12 @@ class ReadNetwork:
 
 
 def batch_of_any_network(
-    attacked: AttackedMessage, shape: tuple[int, ...], classes: int, rng: torch.Generator
+    attacked: AttackedMessage, shape: tuple[int, ...], classes: int, rng: torch.Generator, seconds: float = 120.0
 ) -> RecoveredInputs:
-    """All samples of one step; raises CannotRecover where the network has no such layers, or batches mix."""
+    """All samples of one step; raises CannotRecover where the network has no such layers, or batches mix.
+
+    `seconds` are reckoned (reckoned_time.py).
+    """
     size = attacked.samples
     if attacked.steps != 1 or attacked.norms.by_batch:
         raise CannotRecover("only one step is read, in which samples do not mix")
@@ -95,10 +99,13 @@ def batch_of_any_network(
     if size > MOST_SAMPLES:
         raise CannotRecover(f"{size} samples are more than are sought at once")
     network = _read_network(attacked, shape, rng)
-    x, labels = _peeled(attacked, network, classes, rng)
+    time = TimeLeft(seconds)
+    x, labels = _peeled(attacked, network, classes, rng, time)
     if not len(x):
-        return RecoveredInputs.none(f"no sample of {size} is a root of the span condition", tried=True)
-    return _judged(attacked, network, x, labels, classes)
+        why = f": {OUT_OF_TIME}" if time.is_over else ""
+        return RecoveredInputs.none(f"no sample of {size} is a root of the span condition{why}", tried=True)
+    answer = _judged(attacked, network, x, labels, classes)
+    return replace(answer, why=f"{answer.why}; {OUT_OF_TIME}") if answer.why and time.is_over else answer
 
 
 def _judged(
@@ -144,13 +151,13 @@ def _why_not_sure(attacked: AttackedMessage, network: ReadNetwork, x: Tensor) ->
 
 
 def _peeled(
-    attacked: AttackedMessage, network: ReadNetwork, classes: int, rng: torch.Generator
+    attacked: AttackedMessage, network: ReadNetwork, classes: int, rng: torch.Generator, time: TimeLeft
 ) -> tuple[Tensor, Tensor]:
     """(k, *shape) the samples that are found, and their labels; those found are taken out before others are sought."""
     whole, basis, spread, tolerance = _condition(attacked.gradients, network, network.distinct, rng)
     rest, found, labels = attacked.gradients, basis.new_zeros(0, basis.shape[1]), torch.zeros(0, dtype=torch.int64)
     idle, layer = 0, network.first
-    while len(found) < network.distinct and idle < IDLE:
+    while len(found) < network.distinct and idle < IDLE and not time.is_over:
         left = network.distinct - len(found)
         condition, rows, spread, near = _condition(rest, network, left, rng)
         idle += 1
@@ -158,9 +165,9 @@ def _peeled(
         for share in SCALES:
             scale = share * usual_scale(len(rows))
             q = find_roots(
-                condition, left, scale=scale, tolerance=max(tolerance, near), rng=rng, spread=spread, known=q
+                condition, left, scale=scale, tolerance=max(tolerance, near), rng=rng, spread=spread, known=q, time=time
             )
-            if len(q) >= left:
+            if len(q) >= left or time.is_over:
                 break
         if not len(q):
             continue

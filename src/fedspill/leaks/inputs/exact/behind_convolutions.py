@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +18,19 @@ from torch import Tensor, nn
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import map_between_layers
 from fedspill.leaks.inputs.exact.certificate import certify, mismatch_up_to_scale
+from fedspill.leaks.inputs.exact.images_with_features import images_of
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, linear_layer, module_chain
 from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.objectives import SquaredDistance
-from fedspill.leaks.inputs.search.optimizers import Adam, Lbfgs
+from fedspill.leaks.inputs.search.optimizers import Adam
 from fedspill.leaks.inputs.search.priors import TotalVariation
 from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
 
 FEATURES_CERTAIN = 0.02  # distance of what a sample sends back from what was solved for, as unit vectors
 USELESS = 0.5  # the same, from which on features are those of no sample
-SEARCH = Recipe(SquaredDistance(per_tensor=True), Lbfgs(history=30, line_search=True), 400, enough=1e-13)
 # Behind max pools: many starts, and as little total variation as settles what the features leave open.
 BY_PRIOR = Recipe(
     SquaredDistance(per_tensor=True),
@@ -42,8 +41,6 @@ BY_PRIOR = Recipe(
 )
 REACHED = 1e-5  # loss of an image that has the features; starts that end elsewhere were above 1e-3
 MOST_BEHIND_POOLS = 1_024  # pixels of all images of a batch: an image of 64 takes a second
-ON = 0.1  # share of the features' usual size from which on a rectifier was on, whatever errors they have
-MOVED = 0.3  # the start of the second search: the first one's image with that much noise, relative
 SAME_IMAGE = 1e-3  # root mean square difference of two searches' images, relative: 60 dB
 EXPLAINED = 1e-3  # share of the whole gradient that certified images may leave
 
@@ -104,7 +101,7 @@ def batch_behind_convolutions(
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
-    scaled = RootSearchEffort(effort.starts, effort.rounds, effort.peels, usual_norm(network.below, shape, rng))
+    scaled = replace(effort, scale=usual_norm(network.below, shape, rng))
     found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
     if not len(found.x):
         return RecoveredInputs.none(f"no features are a root of the span condition: {found.why_not_whole}", tried=True)
@@ -172,72 +169,6 @@ def _behind_pools(
     nobody = torch.zeros(len(images), dtype=torch.bool)
     route = "a linear pair behind pools, and smooth images that have the features"
     return RecoveredInputs(torch.stack(images).double(), nobody, labels[of], route=route)
-
-
-def image_of(
-    below: Callable[[Tensor], Tensor], features: Tensor, start: Tensor, rng: torch.Generator, recipe: Recipe = SEARCH
-) -> Tensor:
-    """(k, *shape) the images with these features (k, f) that a search from `start` (k, *shape) ends at."""
-
-    def of(x: Tensor, targets: Tensor) -> list[Tensor]:
-        made = below(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
-        return list(made.unbind(1))
-
-    no_labels = torch.ones(len(features), 1)
-    found = reconstruct(recipe, of, list(features), start.shape, 1, rng=rng, targets=no_labels, start=start[None])
-    return found.x[0]
-
-
-def image_from_nothing(
-    below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator, recipe: Recipe = SEARCH
-) -> Tensor:
-    """(k, *shape) the images with these features (k, f), by a search from grey ones.
-
-    Where a last rectifier put something out, what it was fed is known as well, and is compared first: a rectifier that
-    is off for the start has no slope that would lead to an image for which it is on.
-    """
-    start = features.new_zeros(len(features), *shape)
-    inner = _without_last_rectifier(below)
-    if inner is not None:
-        on = features > ON * features.square().mean(1, keepdim=True).sqrt()
-
-        def fed(x: Tensor) -> Tensor:
-            made = inner(x).flatten(1)
-            return torch.where(on, made, made.relu())
-
-        start = image_of(fed, features, start, rng, recipe)
-    return image_of(below, features, start, rng, recipe)
-
-
-def _without_last_rectifier(below: nn.Module) -> nn.Module | None:
-    """The layers up to a rectifier at their end, None if there is none; what only reshapes may follow it."""
-    parts = list(below.children())
-    while parts and isinstance(parts[-1], nn.Flatten | nn.Identity | nn.Dropout):
-        parts.pop()
-    return nn.Sequential(*parts[:-1]) if parts and isinstance(parts[-1], nn.ReLU) else None
-
-
-def images_of(
-    below: nn.Module, features: Tensor, shape: tuple[int, ...], rng: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """(k, *shape) the images with these features (k, f), and (k,) how unlike two searches' answers are, relative."""
-    grey = image_from_nothing(below, features, shape, rng)
-    return grey, _unlike(below, features, grey, rng)
-
-
-def unlike_when_moved(below: nn.Module, x: Tensor, rng: torch.Generator) -> Tensor:
-    """(k,) how unlike each image (k, *shape) another one with its features is, that a search from nearby ends at."""
-    with torch.no_grad():
-        features = torch.as_tensor(below(x)).flatten(1)
-    return _unlike(below, features, x, rng)
-
-
-def _unlike(below: nn.Module, features: Tensor, x: Tensor, rng: torch.Generator) -> Tensor:
-    # What the layers do not see is not moved back, however little it was moved.
-    drawn = torch.randn(x.shape, generator=rng, dtype=torch.float64)
-    other = image_of(below, features, x + MOVED * x.square().mean().sqrt() * drawn, rng)
-    apart = (x - other).flatten(1).square().mean(1).sqrt()
-    return apart / x.flatten(1).square().mean(1).sqrt().clamp_min(1e-12)
 
 
 def usual_norm(below: nn.Module, shape: tuple[int, ...], rng: torch.Generator) -> float:

@@ -3,7 +3,7 @@
 The convolutions move too, so that the first linear layer is fed something else at every step, and no span is exact.
 Images that nearly explain the update still follow (near_samples.py). Where they explain it down to the rounding of
 float32 they are vouched for, if nothing else has their features: a search from a start that was moved must come back to
-the same image.
+the same image. What is left must not be able to move features either (error_bars.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from fedspill.leaks.inputs.exact.behind_convolutions import (
     EXPLAINED,
     SAME_IMAGE,
     convolutions_below,
-    unlike_when_moved,
 )
+from fedspill.leaks.inputs.exact.certain_over_epochs import certain_over_epochs
 from fedspill.leaks.inputs.exact.explained_update import (
     can_be_trained_again,
     explain_update,
     is_sgd,
     room_for_rounding,
 )
+from fedspill.leaks.inputs.exact.images_with_features import unlike_when_moved
 from fedspill.leaks.inputs.exact.many_epochs import AS_IF_UNCUT, USELESS
 from fedspill.leaks.inputs.exact.near_samples import MOST_SAMPLES, nearly_explaining
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
@@ -52,8 +53,10 @@ def epochs_behind_convolutions(
     certified, labels = torch.zeros(size, dtype=torch.bool), near.labels
     if near.missed < min(room_for_rounding(attacked), EXPLAINED) and pair.first.bias is not None:
         answer = explain_update(attacked, near.x, classes, near.labels)
-        certified = (unlike_when_moved(network.below, near.x, rng) < SAME_IMAGE) & answer.explained
         labels = answer.labels
+        if answer.explained:
+            certified = certain_over_epochs(attacked, near.x, labels, classes, near.missed, rng)
+            certified &= unlike_when_moved(network.below, near.x, rng) < SAME_IMAGE
     route = "several epochs behind convolutions, simulated"
     route += "" if can_be_trained_again(attacked) else AS_IF_UNCUT
     return RecoveredInputs(near.x, certified, labels, unexplained=near.missed, route=route)

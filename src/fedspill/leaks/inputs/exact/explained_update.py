@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.certificate import mismatch_up_to_scale
 from fedspill.leaks.inputs.exact.leading_layers import module_chain
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage
@@ -33,10 +34,15 @@ class ExplainedUpdate:
 def labels_by_last_layer(attacked: AttackedMessage, samples: Tensor) -> Tensor:
     """(k,) the labels of samples (k, *shape): the last layer's gradient is (p - y) times features, and both are known.
 
+    Raises CannotRecover where no linear layer is the last one.
+
     Exact after one step; after more of them nearly so, as long as the model did not move far.
     """
     chain = module_chain(attacked.model)
-    last = max(place for place, (_, module) in enumerate(chain) if isinstance(module, nn.Linear))
+    linear = [place for place, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
+    if not linear:
+        raise CannotRecover("the network has no last linear layer that all goes through")
+    last = linear[-1]
     name, head = chain[last]
     with torch.no_grad():
         features = nn.Sequential(*(module for _, module in chain[:last]))(samples)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.exact.behind_convolutions import (
-    SEARCH,
     convolutions_below,
     has_convolutions,
-    image_from_nothing,
-    image_of,
     usual_norm,
 )
+from fedspill.leaks.inputs.exact.images_with_features import image_from_nothing, image_near
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, leading_pair
 from fedspill.leaks.inputs.exact.sample_roots import usual_scale
 
-NEARLY = replace(SEARCH, steps=120)  # what these leave is made good when samples are solved for in turns
+NEARLY = 120  # moves of a search for images; what these leave is made good when samples are solved for in turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +42,15 @@ class Front:
         with torch.no_grad():
             return torch.as_tensor(self.below(x)).flatten(1)
 
-    def samples(self, features: Tensor, start: Tensor | None, rng: torch.Generator) -> Tensor:
+    def samples(self, features: Tensor, start: Tensor | None) -> Tensor:
         """(k, *shape) the samples with these features, by a search from `start`, grey if it is None."""
         if self.below is None:
             return features.reshape(len(features), *self.shape)
         if not len(features):
             return features.new_zeros(0, *self.shape)
         if start is None:
-            return image_from_nothing(self.below, features, self.shape, rng, NEARLY)
-        return image_of(self.below, features, start, rng, NEARLY)
+            return image_from_nothing(self.below, features, self.shape, NEARLY)
+        return image_near(self.below, features, start, NEARLY)
 
     def usual_norm(self, rng: torch.Generator) -> float:
         """The norm of what a standardised sample feeds the pair."""

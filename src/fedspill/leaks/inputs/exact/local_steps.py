@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.certificate import Certificate, certify
+from fedspill.leaks.inputs.exact.certificate import WHOLE_SHARE, Certificate, certify, found_again
+from fedspill.leaks.inputs.exact.error_bars import MOST_OFF, UsedAt, error_bars
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, pair_at_weights
 from fedspill.leaks.inputs.exact.two_linear_layers import PairGradients, RecoveredBatch, RootSearchEffort, recover_batch
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
@@ -32,6 +33,7 @@ class LocalStepSamples:
     labels: Tensor  # (k,)
     residual: Tensor  # (k,)
     error: Tensor  # (k,) of the certificate
+    sure: Tensor  # (k,) whether each is what it must be, beside what it sends back
     batch: int
 
 
@@ -45,18 +47,26 @@ def follow_local_steps(
     classes: int,
     rng: torch.Generator,
     effort: RootSearchEffort | None = None,
+    rounding: float = 0.0,
 ) -> LocalStepSamples:
-    """`summed` is the sum of the step gradients by name (minus the update over lr), `sizes` the samples of each step.
+    """`summed` is the sum of the step gradients by name (minus the update over lr), `sizes` the samples of each step,
+    and `rounding` the norm of what float32 may have changed of the sum.
 
     `model` is the one that was sent, in float64. Raises CannotRecover where not even the first step is found.
     """
     model, rest = copy.deepcopy(model), {name: tensor.clone() for name, tensor in summed.items()}
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
+    used: list[UsedAt] = []
     for number, size in enumerate(sizes):
         left = sum(sizes[number:])
         now = pair_at_weights(pair, {name: value.detach().clone() for name, value in model.named_parameters()})
-        found = enough_roots(now, pair_gradients_in(rest, pair), left, size, rng, effort)
+        try:
+            found = enough_roots(now, pair_gradients_in(rest, pair), left, size, rng, effort)
+        except CannotRecover:
+            if not steps:
+                raise
+            break
         if len(found.x) < size:
             break
         certificate = _certify(model, now, found)
@@ -64,7 +74,10 @@ def follow_local_steps(
         order = (found.residual + certificate.error).argsort()
         chosen = order[:size]
         x, labels = found.x[chosen], certificate.labels[chosen]
-        steps.append((x, labels, found.residual[chosen], certificate.error[chosen]))
+        once = (certificate.share[chosen] * size - 1).abs() < WHOLE_SHARE
+        once &= ~found_again(x, found.residual[chosen])
+        steps.append((x, labels, found.residual[chosen], certificate.error[chosen], once))
+        used.append(UsedAt(copy.deepcopy(model), pair.first.weight_name.rpartition(".")[0], x, labels, 1 / size))
         targets = one_hot(labels, classes).to(x)
         step = [g[0].detach() for g in gradients_of(model)(x.reshape(1, size, *shape), targets[None])]
         with torch.no_grad():
@@ -73,8 +86,15 @@ def follow_local_steps(
                 rest[name] = rest[name] - gradient
     if not steps:
         raise CannotRecover(f"no sample of the first of {len(sizes)} local steps was found")
-    x, labels, residual, error = (torch.cat(parts) for parts in zip(*steps, strict=True))
-    return LocalStepSamples(x, labels, residual, error, sum(sizes))
+    x, labels, residual, error, once = (torch.cat(parts) for parts in zip(*steps, strict=True))
+    if len(steps) == len(sizes):
+        missed = float(torch.stack([rest[name].square().sum() for name in names]).sum().sqrt())
+        sure = error_bars(used, max(missed, rounding), rng) < MOST_OFF
+    else:  # What proves a step is that the next one, read at the weights that it led to, sends what it must.
+        sound = torch.tensor([bool(step[-1].all()) for step in steps]).cumprod(0).bool()
+        proven = torch.cat([sound[1:], torch.tensor([False])])
+        sure = once & proven.repeat_interleave(torch.tensor(sizes[: len(steps)]))
+    return LocalStepSamples(x, labels, residual, error, sure, sum(sizes))
 
 
 def pair_gradients_in(gradients: Mapping[str, Tensor], pair: LayerPair) -> PairGradients:

@@ -3,7 +3,8 @@
 Under SGD the first layer moves by signals times inputs at every step, so that all samples lie in the row space of its
 change, x = V q: B unknowns for each instead of as many as it has pixels. Samples that nearly explain the update
 (near_samples.py) are the start. Where they do not explain it all, and are few, they are moved together until training
-on them as the client did gives what it sent. They are vouched for only if that is so down to the rounding of float32.
+on them as the client did gives what it sent. They are vouched for only if that is so down to the rounding of float32,
+and if what is left could not move them (error_bars.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.certain_over_epochs import certain_over_epochs
 from fedspill.leaks.inputs.exact.certificate import is_scale_free
 from fedspill.leaks.inputs.exact.explained_update import (
     can_be_trained_again,
@@ -27,6 +29,7 @@ from fedspill.leaks.inputs.exact.gradient_rank import truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.mean_weights import mean_gradient
 from fedspill.leaks.inputs.exact.near_samples import MOST_SAMPLES, nearly_explaining
+from fedspill.leaks.inputs.exact.slopes import slopes
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.search import one_hot
@@ -69,7 +72,9 @@ def recover_many_epochs(
     if missed > USELESS:
         return RecoveredInputs.none("no samples were found that training on gives the update", tried=True)
     answer = explain_update(attacked, x, classes, near.labels)
-    certified = torch.full((size,), answer.explained and not is_scale_free(pair))
+    certified = torch.zeros(size, dtype=torch.bool)
+    if answer.explained and not is_scale_free(pair):
+        certified = certain_over_epochs(attacked, x, answer.labels, classes, missed, rng)
     route = "several epochs, simulated" + ("" if uncut else AS_IF_UNCUT)
     return RecoveredInputs(x, certified, answer.labels, unexplained=missed, route=route)
 
@@ -120,7 +125,7 @@ def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor, enough: float) ->
     rest, damping = missed_by(q).detach(), 1e-3
     cost = float(rest.square().sum())
     for _ in range(ITERATIONS if cost > enough**2 else 0):
-        slope = _slopes(missed_by, q)
+        slope = slopes(missed_by, q)
         curvature, downhill = slope.T @ slope, slope.T @ rest
         before = cost
         while damping < 1e8:
@@ -134,15 +139,3 @@ def _descend(missed_by: Callable[[Tensor], Tensor], q: Tensor, enough: float) ->
         if not cost < before * (1 - SETTLED) or cost < enough**2:
             break
     return q, math.sqrt(cost)
-
-
-def _slopes(missed_by: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
-    """(outputs, B r) the Jacobian. Reverse mode gives its transpose times u, and the derivative of that by u is it."""
-    with torch.enable_grad():
-        q = q.detach().requires_grad_()
-        missed = missed_by(q)
-        dual = torch.zeros_like(missed, requires_grad=True)
-        (back,) = torch.autograd.grad(missed, [q], dual, create_graph=True)
-        along = torch.eye(q.numel(), dtype=q.dtype).reshape(-1, *q.shape)
-        (slopes,) = torch.autograd.grad(back, [dual], along, is_grads_batched=True)
-    return slopes.T

@@ -111,7 +111,7 @@ def _read(
     )
     gradients = pair_gradients_in(message.gradients, front.pair)
     features = roots_of_sum(front.pair, gradients, attacked.samples, steps, rng, scale=scale or front.usual_norm(rng))
-    return front.samples(features, None, rng)
+    return front.samples(features, None)
 
 
 def _unlike(x: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def _solver(shape: tuple[int, ...], rng: torch.Generator, scale: float | None) -
             q = find_roots(condition, len(x), scale=length, tolerance=STRAY, rng=rng, spread=one.sizes, known=q)
         order = [*places, *(place for place in range(len(x)) if place not in places)][: len(q)]
         solved = x.clone()
-        solved[order] = front.samples(q @ one.right.T, x[order], rng)
+        solved[order] = front.samples(q @ one.right.T, x[order])
         return solved
 
     return solve

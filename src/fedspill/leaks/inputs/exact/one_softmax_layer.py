@@ -12,6 +12,7 @@ batch, which must be 1/B; that is its certificate.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, first_layer, module_chain
+from fedspill.leaks.inputs.exact.reckoned_time import MULTIPLICATION, OUT_OF_TIME, VALUE, TimeLeft
 from fedspill.leaks.inputs.exact.sample_roots import is_known, usual_scale
 
 MOST_OF_CLASSES = 0.4  # samples for each class; above it equations are few, and false roots were seen
@@ -29,6 +31,9 @@ ITERATIONS = 60
 ROOT = 3e-5  # relative residual of a root; float32 gradients leave some 1e-6
 NEARLY_ROOT = 0.05  # the same in what is left of a gradient, at most, before it is polished in all of it
 NOWHERE = 1e-3  # |p - e_y| below which a root is p = e_y, far away, of no sample
+# As many equations are enough to seek roots in; with 1,000 classes all of them cost eight times as much.
+FEWEST_CLASSES, CLASSES_EACH = 128, 4
+MOST_VALUES = 5e7  # of the Jacobians of all starts that are moved at once
 WHOLE = 1e-3  # distance of a sample's share of the batch from 1/B, relative
 
 
@@ -39,6 +44,7 @@ class SoftmaxSamples:
     x: Tensor
     labels: Tensor
     certified: Tensor
+    why: str = ""  # what was not found, where the time was over
 
 
 def only_layer(model: nn.Module) -> LinearLayer:
@@ -52,9 +58,17 @@ def only_layer(model: nn.Module) -> LinearLayer:
 
 
 def recover_softmax_batch(
-    layer: LinearLayer, gradient: Tensor, bias_gradient: Tensor | None, samples: int, rng: torch.Generator
+    layer: LinearLayer,
+    gradient: Tensor,
+    bias_gradient: Tensor | None,
+    samples: int,
+    rng: torch.Generator,
+    seconds: float = 120.0,
 ) -> SoftmaxSamples:
-    """All samples that the search finds of `gradient` (classes, d); raises CannotRecover where there are too many."""
+    """All samples that the search finds of `gradient` (classes, d); raises CannotRecover where there are too many.
+
+    `seconds` are reckoned (reckoned_time.py).
+    """
     classes = len(gradient)
     if samples > MOST_OF_CLASSES * classes:
         most = int(MOST_OF_CLASSES * classes)
@@ -65,15 +79,16 @@ def recover_softmax_batch(
     if rows is None or rows.rank > samples or rows.tail > 1e-2:
         raise CannotRecover(f"the gradient does not have the directions of {samples} samples in one step")
     whole = _System.of(layer, rows, bias_gradient)
-    system, found, labels = whole, rows.right.new_zeros(0, rows.rank), []
+    system, found, labels, time = whole, rows.right.new_zeros(0, rows.rank), list[int](), TimeLeft(seconds)
     for _ in range(ROUNDS):
         left = rows.rank - len(found)
-        if left <= 0:
+        if left <= 0 or time.is_over:
             break
         # What errors of the samples taken out leave in the rest is no sample's, and the whole gradient judges later.
         near = ROOT if system is whole else min(NEARLY_ROOT, max(ROOT, 2 * system.rows.tail))
-        roots, of = system.roots(min(left, samples), near, rng)
-        for q, label in zip(*whole.polished(roots @ system.rows.right.T @ rows.right, of, ROOT), strict=True):
+        roots, of = system.roots(min(left, samples), near, rng, time)
+        again = roots @ system.rows.right.T @ rows.right
+        for q, label in zip(*whole.polished(again, of, ROOT, time), strict=True):
             if not is_known(q, found) and len(found) < rows.rank:
                 found = torch.cat([found, q[None]])
                 labels.append(int(label))
@@ -83,10 +98,13 @@ def recover_softmax_batch(
             rest_bias = bias_gradient - sent.sum(0)
             system = _System.of(layer, leading_directions(rest, rows.rank - len(found), rng), rest_bias)
     if not len(found):
-        raise CannotRecover("no sample is a root of the layer's equations")
+        late = f": {OUT_OF_TIME}" if time.is_over else ""
+        raise CannotRecover(f"no sample is a root of the layer's equations{late}")
     named = torch.tensor(labels)
     share = ((whole.sent(found, named) @ rows.left / rows.sizes) * found).sum(1) / samples
-    return SoftmaxSamples(found @ rows.right.T, named, (share - 1).abs() < WHOLE)
+    cut_short = len(found) < rows.rank and time.is_over
+    why = f"{len(found)} of {rows.rank} samples were found: {OUT_OF_TIME}" if cut_short else ""
+    return SoftmaxSamples(found @ rows.right.T, named, (share - 1).abs() < WHOLE, why)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,23 +126,35 @@ class _System:
         offset = seen @ particular + (0 if layer.bias is None else layer.bias)
         return _System(rows, particular, free, seen @ free, offset)
 
-    def roots(self, wanted: int, tolerance: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Distinct roots (k, r) and their labels, from random starts for every label that may occur."""
+    def roots(self, wanted: int, tolerance: float, rng: torch.Generator, time: TimeLeft) -> tuple[Tensor, Tensor]:
+        """Near roots (k, r) and their labels, each once, from random starts for every label that may occur.
+
+        They are sought in the equations of some classes where there are more than it takes, and judged by whoever asks.
+        """
         classes = len(self.offset)
         # A label that occurs leaves its own entry in the column space.
-        likely = self.rows.left.square().sum(1).argsort(descending=True)[: min(classes, wanted + wanted // 4 + 6)]
+        order = self.rows.left.square().sum(1).argsort(descending=True)
+        likely = order[: min(classes, wanted + wanted // 4 + 6)]
+        others = order[len(likely) :]
+        more = max(0, max(FEWEST_CLASSES, CLASSES_EACH * self.rows.rank) - len(likely))
+        some = torch.cat([likely, others[torch.randperm(len(others), generator=rng)[:more]]])
         labels = likely.repeat_interleave(STARTS)
         q = torch.randn(len(labels), self.rows.rank, generator=rng, dtype=torch.float64)
         scales = torch.tensor([0.6, 1.0, 1.6, 2.5], dtype=torch.float64).repeat(len(labels))[: len(labels), None]
         q = q / q.norm(dim=1, keepdim=True) * scales * usual_scale(self.rows.right.shape[0])
-        return self.polished(q, labels, tolerance)
+        return self.polished(q, labels, tolerance, time, some if len(some) < classes else None)
 
-    def polished(self, q: Tensor, labels: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    def polished(
+        self, q: Tensor, labels: Tensor, tolerance: float, time: TimeLeft, some: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Levenberg-Marquardt from q (k, r): the roots that are reached, best first, each once."""
         if not len(q):
             return q, labels
-        y, residual = self._descend((q - self.particular) @ self.free, labels)
-        found, of = q[:0], []
+        parts = [
+            self._descend((part - self.particular) @ self.free, of, time, some) for part, of in self._parts(q, labels)
+        ]
+        y, residual = (torch.cat(both) for both in zip(*parts, strict=True))
+        found, of = q[:0], list[int]()
         for index in residual.argsort().tolist():
             root = self.particular + self.free @ y[index]
             if not float(residual[index]) < tolerance:
@@ -134,6 +164,11 @@ class _System:
                 of.append(int(labels[index]))
         return found, torch.tensor(of, dtype=torch.int64)
 
+    def _parts(self, q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """As many of q (k, r) at once as fit into memory."""
+        most = max(1, int(MOST_VALUES // max(1, self.slope.numel())))
+        return zip(torch.split(q, most), torch.split(labels, most), strict=True)
+
     def sent(self, q: Tensor, labels: Tensor) -> Tensor:
         """(k, classes) p - e_y of samples q (k, r)."""
         y = (q - self.particular) @ self.free
@@ -141,12 +176,18 @@ class _System:
         sent[torch.arange(len(q)), labels] -= 1
         return sent
 
-    def _descend(self, y: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        left, wanted = self.rows.left, torch.nn.functional.one_hot(labels, len(self.offset)).to(y)
+    def _descend(self, y: Tensor, labels: Tensor, time: TimeLeft, some: Tensor | None) -> tuple[Tensor, Tensor]:
+        """From y (k, r - 1), in the equations of all classes or `some` (c,)."""
+        seen = slice(None) if some is None else some
+        left = self.rows.left if some is None else torch.linalg.qr(self.rows.left[some])[0]
+        slope_seen = self.slope[seen]
+        wanted = torch.nn.functional.one_hot(labels, len(self.offset)).to(y)[:, seen]
+        classes, unknowns = slope_seen.shape
+        seconds_each = VALUE * (classes * unknowns + len(self.offset)) + 3 * MULTIPLICATION * classes * unknowns**2
 
         def values(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             p = (at @ self.slope.T + self.offset).softmax(1)
-            sent = p - wanted
+            sent = p[:, seen] - wanted
             missed = sent - (sent @ left) @ left.T
             size = sent.norm(dim=1)
             return p, missed, torch.where(size > NOWHERE, missed.norm(dim=1) / size.clamp_min(1e-300), torch.inf)
@@ -154,7 +195,10 @@ class _System:
         damping = y.new_full((len(y),), 1e-2)
         p, missed, residual = values(y)
         for _ in range(ITERATIONS if y.shape[1] else 0):
-            jacobian = p[:, :, None] * (self.slope[None] - (p @ self.slope)[:, None])
+            time.spend(len(y) * seconds_each)
+            if time.is_over:
+                break
+            jacobian = p[:, seen, None] * (slope_seen[None] - (p @ self.slope)[:, None])
             jacobian = jacobian - left @ (left.T @ jacobian)
             curvature = jacobian.transpose(1, 2) @ jacobian
             slope = (jacobian.transpose(1, 2) @ missed[:, :, None])[:, :, 0]

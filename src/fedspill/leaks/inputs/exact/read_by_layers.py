@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.leading_layers import LinearLayer, linear_layer
 
 MOST_INPUTS = 4_096  # values of a sample, where what layers read has to be solved for them (convention)
 WORST_CONDITION = 1e3  # of the map from a sample to what layers read: how much rounding may grow (convention)
@@ -113,6 +114,24 @@ def sound_calls(model: nn.Module, probe: Tensor) -> Mapping[Call, Tensor]:
         if any(call not in one or not torch.allclose(fed, one[call], rtol=SAME, atol=SAME) for one in trained):
             raise CannotRecover("the network draws at random while it trains, or works otherwise then")
     return seen
+
+
+def layer_that_reads_inputs(model: nn.Module, columns: int) -> LinearLayer:
+    """The widest linear layer that is fed the input itself, once, whatever else the network does with it; found by
+    running it. Raises CannotRecover where there is none.
+    """
+    probe = torch.randn(3, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    try:
+        with torch.no_grad():
+            fed = fed_by_call(_in_training(model), probe)
+    except Exception as error:  # whatever the user's forward does with an input of another kind
+        raise CannotRecover(f"the network does not run on numbers of shape ({columns},)") from error
+    reads = [call for call, one in fed.items() if torch.equal(one, probe)]
+    once = [call.layer for call in reads if not any(other.layer == call.layer and other != call for other in fed)]
+    if not once:
+        raise CannotRecover("the network has no linear layer that reads the input itself")
+    layers = [linear_layer(name, model.get_submodule(name)) for name in once]
+    return max(layers, key=lambda layer: len(layer.weight))
 
 
 def readings_of(model: nn.Module, calls: Sequence[Call], probe: Tensor, seen: Mapping[Call, Tensor]) -> Readings | None:

@@ -21,7 +21,7 @@ from fedspill.leaks.inputs.exact.certificate import (
 )
 from fedspill.leaks.inputs.exact.convolution_chain import single_sample
 from fedspill.leaks.inputs.exact.epochs_behind_convolutions import epochs_behind_convolutions
-from fedspill.leaks.inputs.exact.explained_update import is_sgd
+from fedspill.leaks.inputs.exact.explained_update import EXPLAINED, is_sgd, room_for_rounding
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, leading_pair, module_chain
 from fedspill.leaks.inputs.exact.local_steps import follow_local_steps, pair_gradients_in
 from fedspill.leaks.inputs.exact.many_epochs import recover_many_epochs
@@ -54,7 +54,7 @@ def recover_exactly(
         attacked = replace(attacked, gradients=with_made_weights(attacked.model, attacked.gradients))
     answer = _by_its_route(attacked, shape, classes, effort, rng)
     proven = _as_it_runs(attacked, answer)
-    return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, rng)
+    return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, effort, rng)
 
 
 def _as_it_runs(attacked: AttackedMessage, answer: RecoveredInputs) -> RecoveredInputs:
@@ -90,7 +90,7 @@ def _by_its_route(
 ) -> RecoveredInputs:
     if attacked.samples == 1 and attacked.steps == 1:
         answer = _single(attacked, shape, classes)
-        return answer if answer.tried else _of_any_network(attacked, answer, shape, classes, rng)
+        return answer if answer.tried else _of_any_network(attacked, answer, shape, classes, effort, rng)
     try:
         pair = leading_pair(attacked.model, mixing=bool(attacked.norms.by_batch))
     except CannotRecover as refusal:
@@ -129,7 +129,7 @@ def _without_pair(
         layer = None
     try:
         if layer is not None:
-            return _one_layer(attacked, layer, shape, rng)
+            return _one_layer(attacked, layer, shape, effort, rng)
         if shape is not None and behind and attacked.steps == 1:
             return batch_behind_convolutions(attacked, shape, classes, effort, rng)
         if shape is not None and behind:
@@ -137,7 +137,7 @@ def _without_pair(
     except CannotRecover as other:
         refusal = other
     answer = _does_not_apply(attacked, refusal)
-    return answer if layer is not None else _of_any_network(attacked, answer, shape, classes, rng)
+    return answer if layer is not None else _of_any_network(attacked, answer, shape, classes, effort, rng)
 
 
 def _of_any_network(
@@ -145,13 +145,16 @@ def _of_any_network(
     answer: RecoveredInputs,
     shape: tuple[int, ...] | None,
     classes: int,
+    effort: RootSearchEffort,
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """What is found without taking the network apart; `answer` where that does not apply either, with both reasons."""
-    if shape is None or attacked.steps > 1:
+    if shape is None:
         return answer
+    if attacked.steps > 1:
+        return replace(answer, why=f"{answer.why}; what is no chain of layers is read after one step only")
     try:
-        return batch_of_any_network(attacked, shape, classes, rng)
+        return batch_of_any_network(attacked, shape, classes, rng, effort.seconds)
     except CannotRecover as refusal:
         return replace(answer, why=f"{answer.why}; nor can it be read as it runs: {refusal.problem}")
 
@@ -161,13 +164,18 @@ def _does_not_apply(attacked: AttackedMessage, refusal: CannotRecover) -> Recove
 
 
 def _one_layer(
-    attacked: AttackedMessage, layer: LinearLayer, shape: tuple[int, ...] | None, rng: torch.Generator
+    attacked: AttackedMessage,
+    layer: LinearLayer,
+    shape: tuple[int, ...] | None,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
 ) -> RecoveredInputs:
     """All samples of one step of a network that is one layer with softmax."""
     _refuse_unsent(attacked, layer.weight_name, layer.bias_name)
     bias = None if layer.bias_name is None else attacked.gradients[layer.bias_name].double()
-    found = recover_softmax_batch(layer, attacked.gradients[layer.weight_name].double(), bias, attacked.samples, rng)
-    return replace(_answer(found.x, found.certified, found.labels, shape), route="one softmax layer")
+    gradient = attacked.gradients[layer.weight_name].double()
+    found = recover_softmax_batch(layer, gradient, bias, attacked.samples, rng, effort.seconds)
+    return replace(_answer(found.x, found.certified, found.labels, shape), why=found.why, route="one softmax layer")
 
 
 def _refuse_unsent(attacked: AttackedMessage, *read: str | None) -> None:
@@ -222,14 +230,17 @@ def _steps(
 ) -> RecoveredInputs:
     """All samples of several local steps, one step after the other."""
     assert attacked.lr is not None
-    flat = shape or (pair.first.weight.shape[1],)
+    flat, sizes = shape or (pair.first.weight.shape[1],), attacked.schedule.sizes()
+    sent = torch.stack([part.square().sum() for part in attacked.gradient_list]).sum().sqrt()
+    rounding = float(sent) * room_for_rounding(attacked) / EXPLAINED
     try:
         found = follow_local_steps(
-            attacked.model, pair, attacked.gradients, attacked.schedule.sizes(), attacked.lr, flat, classes, rng, effort
+            attacked.model, pair, attacked.gradients, sizes, attacked.lr, flat, classes, rng, effort, rounding
         )
     except CannotRecover as refusal:
         return RecoveredInputs.none(refusal.problem, tried=True)
-    return _answer(found.x, (found.error < CERTAIN) & (not is_scale_free(pair)), found.labels, shape)
+    certified = (found.error < CERTAIN) & found.sure & (not is_scale_free(pair))
+    return _answer(found.x, certified, found.labels, shape)
 
 
 def _single(attacked: AttackedMessage, shape: tuple[int, ...] | None, classes: int) -> RecoveredInputs:

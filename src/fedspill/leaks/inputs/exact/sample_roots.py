@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.exact.between_layers import Elementwise, MapBetweenLayers
+from fedspill.leaks.inputs.exact.reckoned_time import MULTIPLICATION, THROUGH_NETWORK, VALUE, TimeLeft
 
 DEFLATION = 20.0  # distance, in units of inputs, within which the search is kept away from a known root
 DEPENDENT = 1e-3  # share of the largest singular value of linear equations below which one follows from the others
@@ -79,6 +80,13 @@ class SpanCondition:
         row_space = torch.linalg.qr(self.row_space[some])[0]
         return replace(self, row_space=row_space, slope=self.slope[some], offset=self.offset[some])
 
+    @property
+    def seconds_each(self) -> float:
+        """What one move of one start takes, as reckoned."""
+        units, unknowns = self.slope.shape
+        through = VALUE * units * unknowns if isinstance(self.between, Elementwise) else THROUGH_NETWORK * unknowns
+        return through + MULTIPLICATION * (units + len(self.row_space)) * unknowns**2
+
     def q(self, y: Tensor) -> Tensor:
         return self.particular + y @ self.free.T
 
@@ -125,9 +133,17 @@ class ConditionValues:
 
 
 def descend(
-    condition: SpanCondition, y: Tensor, iterations: int, repel: Tensor | None = None, *, weighted: bool = True
+    condition: SpanCondition,
+    y: Tensor,
+    iterations: int,
+    repel: Tensor | None = None,
+    *,
+    weighted: bool = True,
+    time: TimeLeft | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Levenberg-Marquardt from starts y (R, n) on eta |F|: the points reached and their relative residuals.
+
+    It ends where it stands when the `time` is over.
 
     eta = |a|^-power times one pole for each known root in `repel` (k, B). Without the power nearly all starts end at
     samples of small norm; without the poles the same few samples are found again and again.
@@ -139,6 +155,10 @@ def descend(
     damping = torch.full((len(y),), 1e-2, dtype=y.dtype, device=y.device)
     goal = _goal(condition, y, values, repel, power)
     for _ in range(iterations):
+        if time is not None:
+            time.spend(len(y) * condition.seconds_each)
+            if time.is_over:
+                break
         jacobian = condition.between.jacobian_times(condition.z(y), condition.slope)
         within = torch.matmul(condition.row_space.T, jacobian)
         curvature = jacobian.transpose(1, 2) @ jacobian - within.transpose(1, 2) @ within
@@ -178,6 +198,7 @@ def find_roots(
     rounds: int = 2,
     iterations: int = 40,
     known: Tensor | None = None,
+    time: TimeLeft | None = None,
 ) -> Tensor:
     """(k, B) distinct roots with relative residual below `tolerance`, at most `wanted`; several rounds of starts.
 
@@ -190,7 +211,7 @@ def find_roots(
     roots, dead = condition.particular.new_zeros(0, size), condition.particular.new_zeros(0, size)
     roots = roots if known is None else known
     for _ in range(rounds):
-        if len(roots) >= wanted:
+        if len(roots) >= wanted or (time is not None and time.is_over):
             break
         q = torch.randn(starts, size, generator=rng, dtype=torch.float64).to(roots.device)
         if spread is not None:
@@ -200,10 +221,10 @@ def find_roots(
             known = torch.linalg.qr(roots.T)[0]
             q = q - (q @ known) @ known.T
         q = q * scale / q.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        y, residual = descend(condition, condition.y(q), iterations, torch.cat([roots, dead]))
+        y, residual = descend(condition, condition.y(q), iterations, torch.cat([roots, dead]), time=time)
         near = residual < max(30 * tolerance, 0.02)
         if bool(near.any()):
-            y_near, residual_near = descend(condition, y[near], 12, weighted=False)
+            y_near, residual_near = descend(condition, y[near], 12, weighted=False, time=time)
             roots = _distinct(roots, condition.q(y_near), residual_near, tolerance)
         if not bool(near.all()):
             stuck = condition.q(y[~near])

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
-from fedspill.leaks.inputs.exact.gradient_rank import TruncatedSvd, leading_directions, room, truncated_svd
+from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
+from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
 
 SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
@@ -44,6 +45,7 @@ class RootSearchEffort:
     rounds: int = 2  # of starts between peelings
     peels: int = 12  # in a row that find nothing new
     scale: float | None = None  # norm of a sample; None: that of a standardised one
+    seconds: float = 120.0  # of one message, as reckoned (reckoned_time.py)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +59,15 @@ class RecoveredBatch:
     tolerance: float
     tails: tuple[float, float]  # noise below the samples, in both layers
     signals: int  # the rank of the second layer's gradient, which is lower where samples send back alike
+    in_time: bool = True
 
     @property
     def why_not_whole(self) -> str:
         """Why samples are missing, in words; nothing where none are."""
         if len(self.x) == self.batch:
             return ""
+        if not self.in_time:
+            return f"{len(self.x)} of {self.batch} samples were found: {OUT_OF_TIME}"
         if self.signals < self.batch:
             return (
                 f"{len(self.x)} of {self.batch} samples were found: the second layer's gradient has {self.signals} "
@@ -120,8 +125,11 @@ def gradient_bases(
 
 def _second_directions(gradient: Tensor, samples: int, rng: torch.Generator, *, drifts: bool) -> TruncatedSvd:
     """As many as there are samples, or fewer where that is clear: what few classes send back may be too much alike."""
-    found = None if drifts else truncated_svd(gradient, samples, rng)
-    return found if found is not None and found.rank < samples else leading_directions(gradient, samples, rng)
+    whole = leading_directions(gradient, samples, rng)
+    if drifts or CLEAR * whole.tail < 1:
+        return whole
+    found = truncated_svd(gradient, samples, rng)
+    return found if found is not None and found.rank < samples else whole
 
 
 def recover_batch(
@@ -152,11 +160,14 @@ def recover_batch(
     rest_first, rest_second = torch.diag(one.sizes), torch.diag(two.sizes)
     rest_bias = None if gradients.first_bias is None else one.left.T @ gradients.first_bias
     found, deltas = one.right.new_zeros(0, bases.batch), []
+    time = TimeLeft(effort.seconds)
     starts, idle = effort.starts * (1 if bases.batch < WIDE * len(layer.weight) else WIDE_STARTS), 0
     for peel in range(effort.peels + bases.batch):
         left = bases.batch - len(found)
         # Where starts of every scale found nothing, more of them are not likely to.
         if left <= 0 or len(found) >= two.rank or idle == (len(SCALES) if not len(found) else effort.peels):
+            break
+        if time.is_over:
             break
         if enough and len(found) and int((whole.residual(found) < tight).sum()) >= enough:
             break
@@ -180,6 +191,7 @@ def recover_batch(
             spread=sizes[:left],
             starts=min(starts, STARTS_EACH * left),
             rounds=effort.rounds,
+            time=time,
         )
         if not len(roots):
             continue
@@ -196,7 +208,9 @@ def recover_batch(
             rest_bias = None if rest_bias is None else rest_bias - s
     residual = whole.residual(found) if len(found) else found.new_zeros(0)
     delta = torch.stack(deltas) if deltas else found.new_zeros(0, len(layer.weight))
-    return RecoveredBatch(bases.batch, found @ one.right.T, residual, delta, tolerance, (one.tail, two.tail), two.rank)
+    tails = (one.tail, two.tail)
+    x = found @ one.right.T
+    return RecoveredBatch(bases.batch, x, residual, delta, tolerance, tails, two.rank, not time.is_over)
 
 
 def deltas_of_sample(pair: LayerPair, bases: GradientBases, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

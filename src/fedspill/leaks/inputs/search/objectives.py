@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,10 @@ class GradientDistance(ABC):
     @abstractmethod
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
         """(R,) the distance of each restart."""
+
+    def against(self, observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
+        """The distance to these; what depends on them alone is worked out once."""
+        return lambda candidate: self(candidate, observed)
 
 
 @final
@@ -72,13 +76,14 @@ class CosineDistance(GradientDistance):
     """One minus the cosine of the angle between gradients, as Inverting Gradients (Geiping et al. 2020)."""
 
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
-        if candidate[0].is_cuda:  # where kernels cost more than copies: one vector, instead of a dozen for each tensor
-            candidate = [torch.cat([g.flatten(1) for g in candidate], 1)]
-            observed = [torch.cat([seen.flatten() for seen in observed])]
-        products = torch.stack([g.flatten(1) @ seen.flatten() for g, seen in zip(candidate, observed, strict=True)])
+        products = torch.stack([_rows(g) @ seen.flatten() for g, seen in zip(candidate, observed, strict=True)])
         own = torch.stack([_squares(g) for g in candidate])
         theirs = torch.stack([seen.square().sum() for seen in observed])[:, None]
         return 1 - products.sum(0) / (own.sum(0) * theirs.sum(0)).clamp_min(1e-30).sqrt()
+
+    def against(self, observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
+        """On a GPU tensors are joined to a few vectors, since kernels cost more than copies there."""
+        return joined_cosine(observed) if observed[0].is_cuda else super().against(observed)
 
 
 @final
@@ -90,7 +95,7 @@ class TensorCosines(GradientDistance):
         found = []
         for g, seen in zip(candidate, observed, strict=True):
             size = (_squares(g) * seen.square().sum()).clamp_min(1e-30).sqrt()
-            found.append((g * seen).flatten(1).sum(1) / size)
+            found.append(_rows(g * seen).sum(1) / size)
         return 1 - torch.stack(found).mean(0)
 
 
@@ -104,7 +109,7 @@ class NormsAndSums(GradientDistance):
     def __call__(self, candidate: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
         apart = [g - seen for g, seen in zip(candidate, observed, strict=True)]
         norms = torch.stack([(_squares(part) + 1e-20).sqrt() for part in apart]).sum(0)
-        return norms + self.share * torch.stack([part.flatten(1).abs().sum(1) for part in apart]).sum(0)
+        return norms + self.share * torch.stack([_rows(part).abs().sum(1) for part in apart]).sum(0)
 
 
 @final
@@ -130,6 +135,56 @@ class GaussianKernel(GradientDistance):
         return total
 
 
+def joined_cosine(observed: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The distance to these by a few long vectors."""
+    groups = alike_in_size([seen.numel() for seen in observed])
+    joined = [torch.cat([observed[index].flatten() for index in group]) for group in groups]
+    theirs = torch.stack([seen.square().sum() for seen in joined]).sum()
+
+    def distance(candidate: Sequence[Tensor]) -> Tensor:
+        own = [torch.cat([_rows(candidate[index]) for index in group], 1) for group in groups]
+        sums = [_Sums.apply(*pair) for pair in zip(own, joined, strict=True)]  # type: ignore[no-untyped-call]
+        products, squares = (torch.stack(parts).sum(0) for parts in zip(*sums, strict=True))
+        return 1 - products / (squares * theirs).clamp_min(1e-30).sqrt()
+
+    return distance
+
+
+def alike_in_size(sizes: Sequence[int]) -> list[list[int]]:
+    """Which tensors are joined: for each as many threads are launched as for the largest, and most must find work."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        grown = [*groups[-1], index] if groups else []
+        if grown and sizes[grown[0]] * len(grown) <= 2 * sum(sizes[one] for one in grown):
+            groups[-1] = grown
+        else:
+            groups.append([index])
+    return groups
+
+
+@final
+class _Sums(torch.autograd.Function):
+    """Products of rows (R, n) with a vector (n,), and sums of their squares; both slopes by one kernel each."""
+
+    @staticmethod
+    def forward(rows: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+        return rows @ vector, torch.linalg.vector_norm(rows, dim=1).square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, by_product: Tensor, by_squares: Tensor) -> tuple[Tensor, None]:
+        rows, vector = ctx.saved_tensors
+        return torch.addcmul(by_product[:, None] * vector, rows, 2 * by_squares[:, None]), None
+
+
 def _squares(tensor: Tensor) -> Tensor:
     """(R,) sums of squares."""
-    return tensor.flatten(1).square().sum(1)
+    return _rows(tensor).square().sum(1)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """(R, n) of (R, *parameter), which may be a single number each."""
+    return tensor.reshape(len(tensor), -1)

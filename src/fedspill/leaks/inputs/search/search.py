@@ -20,6 +20,9 @@ from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction
 from fedspill.leaks.inputs.search.objectives import GradientDistance
 from fedspill.leaks.inputs.search.optimizers import OptimizerState, SearchOptimizer, moved_to
 from fedspill.leaks.inputs.search.priors import Prior
+from fedspill.leaks.inputs.search.product_convolutions import by_products
+
+UNSEEN = 8  # steps on a GPU between two looks at whether all is explained: each look waits for what was launched
 
 Start: TypeAlias = Literal["normal", "uniform", "zero"]
 
@@ -33,6 +36,10 @@ class Box:
 
     def clamp(self, x: Tensor) -> Tensor:
         return torch.maximum(torch.minimum(x, self.high.to(x)), self.low.to(x))
+
+    def like(self, tensor: Tensor) -> Box:
+        """The same on the device of that tensor, and as precise."""
+        return Box(self.low.to(tensor), self.high.to(tensor))
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,9 @@ def reconstruct(
     rng.set_state(state.generator_state)
     restarts = len(optimizer.points)
     fixed = None if targets is None else targets.to(like).expand(restarts, count, classes)
+    box = None if box is None else box.like(like)
+    distance = recipe.objective.against(observed)
+    looks = UNSEEN if like.is_cuda else 1
 
     def read(at: Tensor) -> tuple[Tensor, Tensor]:
         x = at[:, :size].reshape(restarts, *shape)
@@ -131,13 +141,13 @@ def reconstruct(
         at = at.detach().requires_grad_()
         with torch.enable_grad():
             x, soft = read(at)
-            match = recipe.objective(gradients(x, soft), observed)
+            match = distance(gradients(x, soft))
             loss = match + sum(prior(x) for prior in recipe.priors)
             (slope,) = torch.autograd.grad(loss.sum(), [at])
         sound = slope.isfinite().all(1, keepdim=True)
         return match.detach(), loss.detach(), torch.where(sound, slope, torch.zeros_like(slope))
 
-    measured = replayed(measure, optimizer.points) if like.is_cuda else measure
+    measured = replayed((measure, by_products(measure)), optimizer.points) if like.is_cuda else measure
 
     def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
         match, loss, slope = measured(at)
@@ -149,7 +159,7 @@ def reconstruct(
     def state_now() -> SearchState:
         return SearchState(optimizer, least.clone(), best.clone(), rng.get_state())
 
-    while optimizer.step < recipe.steps and not bool((least < recipe.enough).any()):
+    while optimizer.step < recipe.steps and (optimizer.step % looks or not bool((least < recipe.enough).any())):
         optimizer, _losses = recipe.optimizer.move(optimizer, evaluate, rng)
         if recipe.boxed and box is not None:
             x, rest = optimizer.points[:, :size].reshape(restarts, *shape), optimizer.points[:, size:]

@@ -8,7 +8,7 @@ is right, but its second derivative is that of the general case, while all it do
 from __future__ import annotations
 
 import copy
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -48,18 +48,111 @@ class FixedBatchNorm(nn.Module):
         super().__init__()
         assert layer.running_mean is not None
         assert layer.running_var is not None
-        self.weight, self.bias = layer.weight, layer.bias
+        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
         factor = (layer.running_var + layer.eps).rsqrt()
+        self.register_buffer("mean", layer.running_mean)
+        self.register_buffer("variance", layer.running_var)
         self.register_buffer("factor", factor)
         self.register_buffer("summand", -layer.running_mean * factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        each = (-1, *(1 for _ in range(x.ndim - 2)))
-        # Constants first: what is multiplied by them needs no gradient of its own.
-        shown = torch.addcmul(self.get_buffer("summand").view(each), x, self.get_buffer("factor").view(each))
+        factor, summand = self.get_buffer("factor"), self.get_buffer("summand")
+        if x.is_cuda and self.weight is not None:
+            known = self.get_buffer("mean"), self.get_buffer("variance"), factor, summand
+            return few_kernels(x, self.weight, self.bias, *known, self.eps)
+        # Constants first: what is multiplied by them needs no gradient of its own. Not by torch.addcmul, whose
+        # derivatives multiply once more, by its own factor of one.
+        shown = x * _each(factor, x) + _each(summand, x)
         if self.weight is None:
             return shown
-        return torch.addcmul(self.bias.view(each), shown, self.weight.view(each))
+        return shown * _each(self.weight, x) + _each(self.bias, x)
+
+
+def few_kernels(*inputs: Any) -> Tensor:
+    """A batch norm by running statistics, with first and second derivatives by as few kernels as torch has for them.
+
+    Takes x, weight, bias, mean, variance, factor, summand and what is added to the variance.
+    """
+    made: Tensor = _FewKernels.apply(*inputs)  # type: ignore[no-untyped-call]
+    return made
+
+
+@final
+class _FewKernels(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        factor: Tensor,
+        summand: Tensor,
+        eps: float,
+    ) -> Tensor:
+        return torch.addcmul(_each(torch.addcmul(bias, weight, summand), x), x, _each(weight * factor, x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, _bias, *known, ctx.eps = inputs
+        ctx.save_for_backward(x, weight, *known)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        found = _FewKernelsBack.apply(above, *ctx.saved_tensors, ctx.eps)  # type: ignore[no-untyped-call]
+        return *found, *(None for _ in range(5))
+
+
+@final
+class _FewKernelsBack(torch.autograd.Function):
+    """The gradients of x, weight and bias, by that of what came out."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        above: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        factor: Tensor,
+        summand: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _sums_and_product(above, x, weight, mean, variance, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        *tensors, ctx.eps = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, of_x: Tensor, of_weight: Tensor, of_bias: Tensor) -> tuple[Tensor | None, ...]:
+        above, x, weight, mean, variance, factor, summand = ctx.saved_tensors
+        slope = _each(of_weight * factor, x)
+        onward = torch.addcmul(_each(torch.addcmul(of_bias, of_weight, summand), x), x, slope)
+        # Of x came above * weight * factor, which is linear in above and in weight.
+        through, product, total = _sums_and_product(of_x, above, weight, mean, variance, ctx.eps)
+        to_weight = torch.addcmul(product, total, summand, value=-1)
+        return onward + through, above * slope, to_weight, *(None for _ in range(5))
+
+
+def _sums_and_product(
+    above: Tensor, x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """above * weight * factor; sums over a channel of above * (x * factor + summand), and of above. One kernel."""
+    # Convolutions by products leave channels first in memory: as one sample of long channels they come back like that.
+    swapped = x.transpose(0, 1).is_contiguous()
+    given = [t.transpose(0, 1).reshape(1, len(weight), -1) for t in (above, x)] if swapped else [above, x]
+    product, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(
+        *given, weight, mean, variance, None, None, False, eps, [True, True, True]
+    )
+    if swapped:
+        product = product.view(x.transpose(0, 1).shape).transpose(0, 1)
+    return product, to_weight, to_bias
 
 
 @final
@@ -78,3 +171,8 @@ class ExplicitBatchNorm(nn.Module):
         if self.weight is not None:
             shown = shown * self.weight.view(each)
         return shown if self.bias is None else shown + self.bias.view(each)
+
+
+def _each(values: Tensor, x: Tensor) -> Tensor:
+    """Values (channels,) so that they go with x (B, channels, ...)."""
+    return values.view(-1, *(1 for _ in range(x.ndim - 2)))

@@ -99,8 +99,8 @@ class CountConstants:
     # Two classes, read of all clients of a round (two_classes.py)
     share_points: int = 100  # shares that are weighed; convention
     unsure_points: int = 20  # values of each of the model's two unknowns; convention
-    kinds_of_clients: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # Dirichlet: nearly one class to nearly even; convention
-    clients_differ: float = 0.05  # how far the model's answers to a class differ among clients, over g; convention
+    kinds_of_clients: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 30.0)  # Dirichlet: nearly one class to alike; convention
+    clients_differ: float = 0.1  # how far the model's answers to a class differ among clients, over g; `--wire --few`
     answer_differs: float = 0.03  # and those to mean features from the mean answer, at least; convention
 
     # Behind a known defense (defended.py, defended_layers.py, layer_signals.py)

@@ -40,6 +40,16 @@ class Lattice:
     noise: Tensor  # (origins,) typical distance from it
     tried: int  # from how many times the best was taken
 
+    def stands_out(self) -> Tensor:
+        """(origins,) whether whole numbers are nearer than the best of so many times brings them by chance.
+
+        Any number is within half of a whole one: its squared distance has mean 1/12 and variance 1/180. The least of n
+        normal draws lies about (2 log n)^(1/2) deviations below their mean.
+        """
+        classes = self.small.shape[1]
+        luck = math.sqrt(2 * math.log(self.tried) * classes / 180)
+        return self.score < classes / 12 - luck
+
     def left_over(self, steps: Steps) -> Tensor:
         """(origins, 1) the samples that the classes on the lattice leave to the others."""
         nearest, _ = _to_lattice(self.amounts, steps)

@@ -125,7 +125,7 @@ class DriftLattice(CountReading):
         )
         # The best of many times was taken: before the update was seen, each of them had its share of the probability.
         evidence = doubtful.evidence - math.log(found.tried)
-        return WeighedCounts(best, doubtful, torch.where(found.score.isfinite(), evidence, -torch.inf))
+        return WeighedCounts(best, doubtful, torch.where(found.stands_out(), evidence, -torch.inf))
 
 
 @final

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
 
 import torch
 from torch import Tensor
@@ -15,13 +17,26 @@ from fedspill.observe.rehearsal_plan import RehearsalPlan
 from fedspill.observe.rehearsed_shares import deal
 from fedspill.trace import MemoryTrace, View
 
-TRIED = 8  # make-believe clients of a round, (convention)
+TRIED = 8  # make-believe clients of a round (convention)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of it in a round."""
+
+    right: float  # mean share of labels
+    stated: float  # the same, as the reading expected it
+
+    @property
+    def errs_more(self) -> float:
+        """How much larger errors are than stated; 1 or more."""
+        return max(1.0, (1 - self.right) / max(1 - self.stated, 1e-9))
 
 
 def tried_on_make_believe(
     view: View, stage: RehearsalPlan, counts: Sequence[Tensor], rng: torch.Generator
-) -> dict[int, float]:
-    """For each round the mean share of labels that `read_each_update` has right of clients with such counts.
+) -> dict[int, Tried]:
+    """For each round how well `read_each_update` does on clients with such counts.
 
     counts: of each update's stand-ins (n, classes). A third of the auxiliary samples are the make-believe clients', the
     model has learnt from them as it has from the real ones'; the reading is given the others.
@@ -54,11 +69,14 @@ def tried_on_make_believe(
         guess = read_each_update(trace.view(view.threat, knowledge=knowledge), rng)
     except FedspillError:
         return {}
+    assert guess.confidence is not None
     right: dict[int, list[float]] = {}
-    for origin, found in zip(guess.of, guess.counts, strict=True):
+    stated: dict[int, list[float]] = {}
+    for origin, found, sure in zip(guess.of, guess.counts, guess.confidence.tolist(), strict=True):
         truth = real[origin.round, origin.sender]
         right.setdefault(origin.round, []).append(float(torch.minimum(found, truth).sum() / truth.sum()))
-    return {number: sum(shares) / len(shares) for number, shares in right.items()}
+        stated.setdefault(origin.round, []).append(sure)
+    return {number: Tried(mean(right[number]), mean(stated[number])) for number in right}
 
 
 def _protocol(view: View) -> dict[str, object]:

@@ -81,10 +81,7 @@ def _posterior(
         table = -0.5 * ((b - expected) / noise[row]).square() - noise[row].log()
         answer = answers[row] if answers else None
         if answer is not None:
-            start = answer.start[0, 1]
-            mean = start if answer.end is None else 0.5 * (start + answer.end[0, 1].nan_to_num(float(start)))
-            off = COUNTS.answer_differs + answer.variance[0, 1].sqrt()
-            table = table - 0.5 * ((mean - expected - shares) / off).square()
+            table = table + _log_likely_answer(answer, expected + shares)
         tables.append(table + prior[:, None, None, :])  # (kinds, g, a / g, shares)
     together = torch.stack([table.logsumexp(-1) for table in tables]).sum(0)
     weight = together - together.flatten().logsumexp(0)
@@ -92,6 +89,18 @@ def _posterior(
         (table - table.logsumexp(-1, keepdim=True) + weight[..., None]).exp().sum((0, 1, 2)) for table in tables
     ]
     return torch.stack(marginals)
+
+
+def _log_likely_answer(answer: ModelAnswers, expected: Tensor) -> Tensor:
+    """Of the answer to a client's mean features, where `expected` is; a probability for each hypothesis.
+
+    Where clients are alike what their samples push cancels, and no mean of features is left. Then the answer is extreme
+    and its own slope flat, which says nothing of how sure it is: what moves a logit moves a probability by up to 1/4.
+    """
+    start = answer.start[0, 1]
+    mean = start if answer.end is None else 0.5 * (start + answer.end[0, 1].nan_to_num(float(start)))
+    logit = answer.variance[0, 1].sqrt() / (start * (1 - start)).clamp_min(1e-12)
+    return -0.5 * ((mean - expected) / (COUNTS.answer_differs + 0.25 * logit)).square()
 
 
 def _read(found: Tensor, samples: Tensor) -> ReadCounts:

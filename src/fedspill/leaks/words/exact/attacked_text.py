@@ -130,6 +130,20 @@ def batch_of(sequences: Sequence[Sequence[int]], labels: Sequence[int], net: Tex
     return Examples(x.to(device), torch.tensor(labels, dtype=torch.int64, device=device), vocabulary=vocabulary)
 
 
+def along_longest(prefixes: Sequence[Sequence[int]]) -> tuple[list[list[int]], Tensor, Tensor]:
+    """The prefixes that begin no other one, and for each prefix which of these it begins (n,) and where it ends (n,).
+
+    A decoder says the same of a prefix as of the text that it begins, so that it needs to read the longest ones alone.
+    """
+    begun = {tuple(prefix[:-1]) for prefix in prefixes}
+    longest = [list(prefix) for prefix in prefixes if tuple(prefix) not in begun]
+    place_of = {
+        tuple(text[:end]): (row, end - 1) for row, text in enumerate(longest) for end in range(1, len(text) + 1)
+    }
+    rows, places = torch.tensor([place_of[tuple(prefix)] for prefix in prefixes]).unbind(1)
+    return longest, rows, places
+
+
 def attacked_texts(view: View, most: int, rng: torch.Generator, device: str) -> tuple[list[AttackedText], list[str]]:
     """At most `most` messages, drawn at random among those that can be read, and notes on what was left out."""
     model: nn.Module = view.knows("architecture")()

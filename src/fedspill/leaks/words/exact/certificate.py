@@ -7,13 +7,13 @@ from rounded numbers more than that. The whole gradient tells them apart by six 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of
+from fedspill.leaks.words.exact.attacked_text import AttackedText, along_longest, batch_of, mean_gradient
 from fedspill.leaks.words.exact.row_space import RowSpace, row_spaces
 from fedspill.leaks.words.exact.step_labels import mean_signals, times_there
 
@@ -102,9 +102,23 @@ def _counted(candidates: Sequence[Sequence[int]], labels: Tensor, times: Tensor,
 
 def unexplained(attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> float:
     """The share of everything that was sent which these texts do not explain."""
+    if attacked.lr is None and not attacked.net.every_place:
+        return size_of(without(attacked, sequences, labels)) / size_of(attacked)
     mine = attacked.sent_by(sequences, labels)
     left = sum(float((mine[name] - tensor).double().square().sum()) for name, tensor in attacked.gradients.items())
-    return float((left / sum(float(t.double().square().sum()) for t in attacked.gradients.values())) ** 0.5)
+    return left**0.5 / size_of(attacked)
+
+
+def without(attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> AttackedText:
+    """What is left of a classifier's message when these texts, which were part of it, are taken out."""
+    mine = mean_gradient(attacked.net, batch_of(sequences, labels, attacked.net))
+    share = len(sequences) / attacked.samples
+    return replace(attacked, gradients={n: t - share * mine[n] for n, t in attacked.gradients.items()})
+
+
+def size_of(attacked: AttackedText) -> float:
+    """The length of everything that was sent."""
+    return float(sum(float(tensor.double().square().sum()) for tensor in attacked.gradients.values()) ** 0.5)
 
 
 def certain_below(attacked: AttackedText) -> float:
@@ -142,13 +156,14 @@ class LastBlock:
 
     @torch.no_grad()
     def ends(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> list[bool]:
-        """Of each whether a text may have ended with it: what the last block reads there lies among the rows."""
-        found: list[bool] = []
-        for begin in range(0, len(sequences), _AT_ONCE):
-            part = sequences[begin : begin + _AT_ONCE]
+        """Of each prefix of a decoder whether a text may end with it: what the last block reads lies among the rows."""
+        longest, rows, places = along_longest(sequences)
+        far = torch.zeros(len(longest), max(map(len, longest)), dtype=torch.float64)
+        for begin in range(0, len(longest), _AT_ONCE):
+            part = longest[begin : begin + _AT_ONCE]
             read = self._read(attacked, part)[0]
-            found += (self.space.distance(read) < 10 * CERTAIN).tolist()
-        return found
+            far[begin : begin + len(part), : read.shape[1]] = self.space.distance(read).cpu()
+        return [bool(near) for near in far[rows, places] < 10 * CERTAIN]
 
     def proven(self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> list[bool]:
         """Of each text and label whether taking its part away takes one direction away, and nothing else.
@@ -190,7 +205,8 @@ class LastBlock:
         for begin in range(0, len(sequences), _AT_ONCE):
             part = sequences[begin : begin + _AT_ONCE]
             place = _read_places(attacked, part)
-            read, output, logits = self._read(attacked, part)
+            every, output, logits = self._read(attacked, part)
+            read = every[torch.arange(len(part)), place]
             of_class = []
             for label in range(logits.shape[1]):
                 given = torch.full((len(part),), label, device=logits.device)
@@ -202,7 +218,7 @@ class LastBlock:
         return torch.cat(inputs), torch.cat(signals, 1)
 
     def _read(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """(texts, width) what the last block reads where the head does, its output at all places, and the logits."""
+        """(texts, length, width) what the last block reads, (texts, length, 4 width) what it makes of it; logits."""
         batch = batch_of(sequences, [0] * len(sequences), attacked.net)
         caught: list[tuple[Tensor, Tensor]] = []
 
@@ -215,7 +231,7 @@ class LastBlock:
         finally:
             handle.remove()
         read, output = caught[0]
-        return read[torch.arange(len(sequences)), _read_places(attacked, sequences)], output, logits
+        return read, output, logits
 
 
 def _read_places(attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:

@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.words.exact.adapter_space import adapter_space
-from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of, mean_gradient
-from fedspill.leaks.words.exact.certificate import Batch, LastBlock, by_head, certain_below, unexplained
+from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.certificate import (
+    Batch,
+    LastBlock,
+    by_head,
+    certain_below,
+    size_of,
+    unexplained,
+    without,
+)
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
 from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.next_targets import with_targets
@@ -67,7 +75,7 @@ def recover_text(
     # Where the first layer is full it does not say which tokens: past the dimensions all are tried.
     wide = _every_cell(attacked, used) if spaces.full else cells[0]
     causal = attacked.net.causal
-    texts = _decoder(attacked, cells, wide, used, rng) if causal else _encoder(attacked, cells, marks, rng)
+    texts = _decoder(attacked, cells, wide, used, rng) if causal else _encoder(attacked, cells, marks, used, rng)
     whole = bool(texts.sequences) and all(texts.certified) and len(texts.sequences) == attacked.samples
     if whole or not len(tokens):
         tokens = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
@@ -97,7 +105,8 @@ def _cells(
     roomy = [space for space in spaces if space.free >= SPARE]
     for number, space in enumerate(roomy):
         test = TokenTest.of(attacked.net, space, rng, allowed)
-        for tolerance in LADDER if number == 0 else LOOSE:
+        # Where the tokens are known any of them may stand anywhere in the end: looser tables are not worth their time.
+        for tolerance in (LADDER if number == 0 else LOOSE)[: len(LADDER) if allowed is None else 1]:
             cells = test.within(tolerance, MOST_CELLS)
             if cells.many:
                 yield cells
@@ -124,7 +133,10 @@ def _decoder(
     last = LastBlock.of(attacked)
     tries = 0
     for _ in range(MOST_PEELS):
-        found = _best_batch(rest, attacked, proven, cells, wide, rng)
+        if size_of(rest) < certain_below(attacked) * size_of(attacked):
+            return RecoveredText(torch.zeros(0, dtype=torch.int64), proven.sequences, [True] * len(proven.sequences))
+        spaces = _spaces_of(rest, "h.0.mlp.c_fc")
+        found = _best_batch(rest, attacked, proven, spaces, cells, wide, rng)
         if found.unexplained < certain_below(attacked):
             return RecoveredText(torch.zeros(0, dtype=torch.int64), found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
@@ -134,13 +146,14 @@ def _decoder(
         more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
         if len(more.sequences) <= len(proven.sequences):
             tries += 1
-            if tries > 1 or not _spaces_of(rest, "h.0.mlp.c_fc").full:
+            if tries > 1 or not spaces.full:
                 break
             continue  # past the dimensions a pass depends on what is drawn: once more
+        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
+        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
         proven, tries = more, 0
-        rest = _without(attacked, proven)
-        spaces = _spaces_of(rest, FIRST)
-        cells = ([] if spaces.full else list(_cells(rest, spaces.likely, used, rng))) or [wide]
+        first = _spaces_of(rest, FIRST)
+        cells = ([] if first.full else list(_cells(rest, first.likely, used, rng))) or [wide]
     sequences = proven.sequences + [one for one in best.sequences if one not in proven.sequences]
     sequences += sorted(best.others, key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
     certified = [True] * len(proven.sequences) + [False] * (len(sequences) - len(proven.sequences))
@@ -153,25 +166,23 @@ def _spaces_of(attacked: AttackedText, layer: str) -> RowSpaces:
     return RowSpaces([], False) if rows is None else row_spaces(rows)
 
 
-def _without(attacked: AttackedText, proven: Batch) -> AttackedText:
-    """What is left of a message when the texts that are certain are taken out of it."""
-    mine = mean_gradient(attacked.net, batch_of(proven.sequences, proven.labels, attacked.net))
-    share = len(proven.sequences) / attacked.samples
-    return replace(attacked, gradients={n: t - share * mine[n] for n, t in attacked.gradients.items()})
-
-
 def _best_batch(
-    rest: AttackedText, attacked: AttackedText, proven: Batch, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
+    rest: AttackedText,
+    attacked: AttackedText,
+    proven: Batch,
+    spaces: RowSpaces,
+    cells: Sequence[Cells],
+    wide: Cells,
+    rng: torch.Generator,
 ) -> Batch:
     """The batch that leaves least unexplained, over tolerances; the first that is certain ends the search."""
     best, tried = Batch([], [], float("inf")), set()
-    for candidates in _candidates(rest, cells, wide, rng):
+    for candidates in _candidates(rest, spaces, cells, wide, rng):
         same = frozenset(map(tuple, candidates))
         if same in tried:  # to do a client's steps again is what takes long
             continue
         tried.add(same)
-        together = [*proven.sequences, *(one for one in candidates if one not in proven.sequences)]
-        batch = _explained(attacked, together)
+        batch = _beside(proven, candidates, rest, attacked, all_or_none=spaces.full)
         batch = Batch([], [], 1.0) if batch is None else batch
         if batch.unexplained < best.unexplained:
             best = replace(batch, others=[one for one in candidates if one not in batch.sequences])
@@ -181,7 +192,7 @@ def _best_batch(
 
 
 def _candidates(
-    rest: AttackedText, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
+    rest: AttackedText, found: RowSpaces, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
@@ -189,7 +200,6 @@ def _candidates(
         if rest.samples == 1 and cells and cells[0].many == cells[0].places:
             yield [[int(cells[0].tokens[place][0]) for place in range(cells[0].places)]]
         return
-    found = _spaces_of(rest, "h.0.mlp.c_fc")
     if found.full and rest.steps == 1 and rest.whole:
         believed = False
         for texts in _past_dimensions(rest, wide, rng):
@@ -203,8 +213,8 @@ def _candidates(
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
             texts = grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
             yield texts
-            if len(texts) >= rest.width:  # more would fit at every looser tolerance
-                return
+            if len(texts) >= rest.width:  # more would fit at every looser tolerance; the rank may be another one
+                break
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
     if drifted:  # what drifts fills the width before it fills the layers inside
@@ -245,15 +255,39 @@ def _each(cells: Sequence[Cells], many: int) -> list[Cells]:
     return [cells[min(place, len(cells) - 1)] for place in range(many)]
 
 
-def _explained(attacked: AttackedText, candidates: Sequence[Sequence[int]]) -> Batch | None:
-    """The texts among the candidates that were there, and what they leave unexplained of the whole message."""
+def _beside(
+    proven: Batch,
+    candidates: Sequence[Sequence[int]],
+    rest: AttackedText,
+    attacked: AttackedText,
+    *,
+    all_or_none: bool,
+) -> Batch | None:
+    """The texts that were there beside those that are proven, with these, and what they leave of the whole message."""
+    others = [one for one in candidates if one not in proven.sequences]
+    if not proven.sequences or attacked.lr is not None:  # what rounded the weights was the sum of all
+        return _explained(attacked, [*proven.sequences, *others], attacked.samples, all_or_none)
+    found = _explained(rest, others, attacked.samples - len(proven.sequences), all_or_none)
+    if found is None:
+        return None
+    left = found.unexplained * size_of(rest) / size_of(attacked)
+    return Batch([*proven.sequences, *found.sequences], [*proven.labels, *found.labels], left)
+
+
+def _explained(
+    attacked: AttackedText, candidates: Sequence[Sequence[int]], many: int, all_or_none: bool = False
+) -> Batch | None:
+    """The texts among the candidates that were there, `many` at most, and what they leave unexplained of all of it.
+
+    With `all_or_none` a batch that is not complete is held against the head alone: it is sure to leave something.
+    """
     if not candidates or len(candidates) >= attacked.width:
         return None
     if attacked.net.every_place:
         batch = with_targets(attacked, candidates)
     else:
         batch = by_head(attacked, candidates)
-        if batch is not None and len(batch.sequences) < attacked.samples:
+        if batch is not None and len(batch.sequences) < many:
             # A text that begins another one is no longest prefix: all prefixes are tried.
             begun = {tuple(one[:end]) for one in candidates for end in range(1, len(one) + 1)}
             more = by_head(attacked, [list(one) for one in sorted(begun)]) if len(begun) < attacked.width // 2 else None
@@ -262,39 +296,83 @@ def _explained(attacked: AttackedText, candidates: Sequence[Sequence[int]]) -> B
         return None
     if not attacked.whole or (attacked.steps == 1 and batch.unexplained > _HEAD_MISSED):
         return batch
-    if len(batch.sequences) > 2 * attacked.samples:
+    if all_or_none and attacked.steps == 1 and len(batch.sequences) != many:
+        return batch
+    if len(batch.sequences) > 2 * many:
         # So many more than the client had are no batch of its: the head was fitted by texts that were not there.
         return replace(batch, unexplained=1.0)
     return replace(batch, unexplained=unexplained(attacked, batch.sequences, batch.labels))
 
 
-def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: torch.Generator) -> RecoveredText:
-    """Texts by what each token and each place was told; see encoder_texts."""
+def _encoder(
+    attacked: AttackedText, cells: Sequence[Cells], marks: Marks, used: Tensor | None, rng: torch.Generator
+) -> RecoveredText:
+    """Texts by what each token and each place was told; those that are proven are taken out, and the rest is read."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    spaces = _spaces_of(attacked, "h.0.mlp.c_fc").likely
-    if not spaces or spaces[0].free < SPARE:
-        return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
-    best, last = Batch([], [], float("inf")), LastBlock.of(attacked)
-    sure: list[bool] = []
-    tables = (cells[0], cells[min(2, len(cells) - 1)])
-    by_keys = texts_by_keys(attacked, tables[0], spaces[0], marks)
-    for texts in _arranged(attacked, tables, spaces[0], marks, by_keys, rng):
-        batch = _explained(attacked, texts)
-        if batch is None:
-            best = best if best.sequences else replace(best, sequences=texts)
-            continue
-        if batch.unexplained < certain_below(attacked):
-            return RecoveredText(nothing, batch.sequences, [True] * len(batch.sequences))
-        proven = [] if last is None else last.proven(attacked, batch.sequences, batch.labels)
-        if sum(proven) > sum(sure) or (sum(proven) == sum(sure) and batch.unexplained < best.unexplained):
-            best, sure = replace(batch, others=[one for one in texts if one not in batch.sequences]), proven
-    sequences = [*best.sequences, *best.others]
-    certified = [*sure, *[False] * (len(sequences) - len(sure))]
+    rest, proven, last = attacked, Batch([], [], 1.0), LastBlock.of(attacked)
+    best = Batch([], [], float("inf"))
+    for _ in range(MOST_PEELS):
+        if proven.sequences and size_of(rest) < certain_below(attacked) * size_of(attacked):
+            return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
+        spaces = _spaces_of(rest, "h.0.mlp.c_fc").likely
+        if not spaces or spaces[0].free < SPARE:
+            if not proven.sequences:
+                return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
+            break
+        found = _best_arranged(rest, attacked, proven, last, cells, spaces[0], marks, rng)
+        if found.unexplained < certain_below(attacked):
+            return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
+        best = min(best, found, key=lambda batch: batch.unexplained)
+        if last is None or not attacked.whole:
+            break
+        more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
+        if len(more.sequences) <= len(proven.sequences):
+            break
+        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
+        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
+        proven = more
+        cells = list(_cells(rest, _spaces_of(rest, FIRST).likely, used, rng)) or cells
+    others = [one for one in [*best.sequences, *best.others] if one not in proven.sequences]
+    sequences = [*proven.sequences, *others]
+    certified = [*[True] * len(proven.sequences), *[False] * len(others)]
     return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")
+
+
+def _best_arranged(
+    rest: AttackedText,
+    attacked: AttackedText,
+    proven: Batch,
+    last: LastBlock | None,
+    cells: Sequence[Cells],
+    space: RowSpace,
+    marks: Marks,
+    rng: torch.Generator,
+) -> Batch:
+    """The batch that leaves least unexplained; one that is certain, or has texts that are, ends the search."""
+    best, missing = Batch([], [], float("inf")), attacked.samples - len(proven.sequences)
+    tables = (cells[0], cells[min(2, len(cells) - 1)])
+    by_keys = texts_by_keys(rest, missing, tables[0], space, marks)
+    for texts in _arranged(rest, missing, tables, space, marks, by_keys, rng):
+        batch = _beside(proven, texts, rest, attacked, all_or_none=False)
+        if batch is None:
+            best = best if best.sequences else replace(best, sequences=[*proven.sequences, *texts])
+            continue
+        if batch.unexplained < best.unexplained:
+            best = replace(batch, others=[one for one in texts if one not in batch.sequences])
+        if best.unexplained < certain_below(attacked):
+            break
+        if (
+            last is not None
+            and attacked.whole
+            and last.labelled(rest, [one for one in texts if one not in proven.sequences]).sequences
+        ):
+            break
+    return best
 
 
 def _arranged(
     attacked: AttackedText,
+    missing: int,
     tables: Sequence[Cells],
     space: RowSpace,
     marks: Marks,
@@ -304,5 +382,5 @@ def _arranged(
     """Texts that keys told, and where these are too few, with them what clusters of tokens make."""
     yield by_keys
     for table, parts in product(tables, TOLD_APART):
-        texts = arrange_encoder(attacked, table, space, marks, parts, rng)
+        texts = arrange_encoder(attacked, missing, table, space, marks, parts, rng)
         yield [*by_keys, *(one for one in texts if one not in by_keys)]

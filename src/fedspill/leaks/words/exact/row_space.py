@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,8 +38,13 @@ class RowSpace:
         """(n,) how far each of inputs (n, width) lies from the space, of its length, in float64."""
         rows = inputs.to(self.basis)
         rows = rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-        far: Tensor = (rows - (rows @ self.basis) @ self.basis.T).norm(dim=-1)
+        far: Tensor = (rows @ self._rest).norm(dim=-1)
         return far
+
+    @cached_property
+    def _rest(self) -> Tensor:
+        """(width, free) an orthonormal basis of all directions outside."""
+        return torch.linalg.qr(self.basis, mode="complete")[0][:, self.rank :].contiguous()
 
     def outside(self, many: int, rng: torch.Generator, beside: Tensor | None = None) -> Tensor:
         """(width, at most many) random orthonormal directions that are orthogonal to the space, and to `beside`."""

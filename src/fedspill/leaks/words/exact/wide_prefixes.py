@@ -10,12 +10,12 @@ serves there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.words.exact.attacked_text import AttackedText, batch_of
+from fedspill.leaks.words.exact.attacked_text import AttackedText, along_longest, batch_of
 from fedspill.leaks.words.exact.growing import Growing, NextTokens, block_of
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.token_test import Cells
@@ -34,6 +34,7 @@ _USUAL = 0.3  # share of the evidence that tokens were believed by so far which 
 _BESIDE = 0.8  # share of the best new token's evidence that another one behind the same prefix must have
 _SUPPORTED = 1.4  # F of an input that is believed; those that were not there have about 1
 _FULLEST = 0.9  # share of the inner dimensions that inputs may fill when they are weighed against each other
+_ROOMY = 0.55  # of an inner layer may be filled by inputs if it is to do alone
 _PER_DIMENSION = 4  # tokens drawn for each inner dimension, to know its usual inputs
 _TEXTS_AT_ONCE = 16
 
@@ -43,14 +44,13 @@ def grow_wide(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> Ite
     """After each pass all prefixes that are believed to have been there, while they become more."""
     if not cells.places or not all(f"h.{block}.mlp.c_proj.weight" in attacked.gradients for block in _blocks(attacked)):
         return
-    spaces = _needed_spaces(attacked, cells, rng)
+    nothing_known = _needed(attacked, cells, rng)
+    blocks = len(nothing_known.spaces)
     known: list[list[int]] = []
     for _ in range(_PASSES):
-        start = spaces
-        if known:
-            read = _inner(attacked, known, len(spaces))
-            start = [space.knowing(of_block) for space, of_block in zip(spaces, read, strict=True)]
-        believed = _supported(attacked, _grown(attacked, cells, start, set(map(tuple, known)), rng), spaces)
+        start = nothing_known.knowing(_inner(attacked, known, blocks)) if known else nothing_known
+        grown = _grown(attacked, cells, start, set(map(tuple, known)), rng)
+        believed = _supported(attacked, grown, nothing_known.spaces)
         if len(believed) <= len(known):
             return
         known = believed
@@ -68,21 +68,58 @@ def _blocks(attacked: AttackedText) -> range:
     return range(max(1, len(attacked.net.h) - 1))
 
 
-def _needed_spaces(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> list[InnerSpace]:
-    """Of the first blocks, as many as it takes for the first tokens of the texts to stand out clearly."""
-    usual = _Usual.drawn(attacked, cells, rng)
-    spaces: list[InnerSpace] = []
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """What the first blocks tell of inputs, and along how many directions of the first one they are screened."""
+
+    spaces: list[InnerSpace]
+    directions: int
+
+    def knowing(self, read: list[Tensor]) -> _Evidence:
+        """The same when inputs, per block (n, inner), are known to have been there."""
+        return replace(self, spaces=[space.knowing(one) for space, one in zip(self.spaces, read, strict=True)])
+
+    def screen(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return self.spaces[0].screen(self.directions, rng)
+
+
+def _needed(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> _Evidence:
+    """Half of the first inner layer, all of it, or of more blocks: what it takes for the first tokens to stand out."""
     first, others = cells.tokens[0], _drawn(cells, _DRAWN_FIRST, rng)
-    total = torch.zeros(len(first), device=first.device)
-    for block, read in zip(_blocks(attacked), _caught(attacked, torch.cat([first, others])[:, None]), strict=True):
-        spaces.append(InnerSpace.of(attacked.gradients[f"h.{block}.mlp.c_proj.weight"], usual.covariance()))
-        shares = spaces[-1].shares(read[:, 0])
-        total = total + _deviations(shares[None], len(others))[0, : len(first)]
-        evidence = total / len(spaces) ** 0.5
-        out = evidence[evidence > _STANDS_OUT]
-        if len(out) and float(out.median()) > _CLEARLY * _STANDS_OUT:
-            break
-    return spaces
+    tried = torch.cat([first, others])[:, None]
+    evidence = _Evidence([], 4 * attacked.width)
+    for half in (True, False):
+        inner = (2 if half else 4) * attacked.width
+        usual = _Usual.drawn(attacked, cells, inner, rng)
+        spaces: list[InnerSpace] = []
+        total = torch.zeros(len(first), device=first.device)
+        for block, read in zip(_blocks(attacked)[: 1 if half else None], _caught(attacked, tried), strict=False):
+            spaces.append(InnerSpace.of(attacked.gradients[f"h.{block}.mlp.c_proj.weight"], usual.covariance()))
+            shares = spaces[-1].shares(read[:, 0])
+            total = total + _deviations(shares[None], len(others))[0, : len(first)]
+            out = total / len(spaces) ** 0.5 > _STANDS_OUT
+            evidence = _Evidence(spaces, evidence.directions)
+            if not bool(out.any()):
+                continue
+            there, usually = shares[: len(first)][out], shares[len(first) :].median()
+            if block == 0:
+                evidence = _Evidence(spaces, _directions(there, usually))
+            # An input that was there lies in the rows by rows / inputs, and its rest as any other one does.
+            inputs = attacked.width * float((1 - usually) / (there.median() - usually).clamp_min(1e-3))
+            clear = float((total[out] / len(spaces) ** 0.5).median()) > _CLEARLY * _STANDS_OUT
+            if clear and (not half or inputs < _ROOMY * inner):
+                return evidence
+    return evidence
+
+
+def _directions(there: Tensor, usually: Tensor) -> int:
+    """Random directions by which a share is told to a tenth of what sets most inputs that were there apart.
+
+    Told by m of them within the rows and m beside, a share s is off by 2 s (1 - s) / sqrt(m).
+    """
+    apart = (there.quantile(0.1) - usually).clamp_min(1e-3)
+    spread = torch.cat([there, usually[None]])
+    return int((20 * (spread * (1 - spread)).max() / apart).square()) + 1
 
 
 @dataclass(eq=False)
@@ -92,20 +129,21 @@ class _Usual:
     attacked: AttackedText
     parts: list[Iterator[Tensor]]
 
+    inner: int  # how many numbers of a layer are looked at
+
     @staticmethod
-    def drawn(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> _Usual:
+    def drawn(attacked: AttackedText, cells: Cells, inner: int, rng: torch.Generator) -> _Usual:
         tokens, length = cells.all_tokens(), cells.places
-        many = 1 + _PER_DIMENSION * 4 * attacked.width // (length * _TEXTS_AT_ONCE)
+        many = 1 + _PER_DIMENSION * inner // (length * _TEXTS_AT_ONCE)
         drawn = torch.randint(len(tokens), (many, _TEXTS_AT_ONCE, length), generator=rng).to(tokens.device)
-        return _Usual(attacked, [_caught(attacked, tokens[part]) for part in drawn])
+        return _Usual(attacked, [_caught(attacked, tokens[part]) for part in drawn], inner)
 
     def covariance(self) -> Tensor:
         """(inner, inner) of the next block, the first one at first."""
-        inner = 4 * self.attacked.width
-        total = torch.zeros(inner, inner, device=self.attacked.net.wte.weight.device)
+        total = torch.zeros(self.inner, self.inner, device=self.attacked.net.wte.weight.device)
         counted = 0
         for part in self.parts:
-            rows = next(part).flatten(0, 1)
+            rows = next(part).flatten(0, 1)[:, : self.inner]
             total.addmm_(rows.T, rows)
             counted += len(rows)
         return total / counted
@@ -128,14 +166,14 @@ def _deviations(shares: Tensor, drawn: int) -> Tensor:
 
 
 def _grown(
-    attacked: AttackedText, cells: Cells, spaces: list[InnerSpace], known: set[tuple[int, ...]], rng: torch.Generator
+    attacked: AttackedText, cells: Cells, told: _Evidence, known: set[tuple[int, ...]], rng: torch.Generator
 ) -> list[list[int]]:
     """One pass from the first place to the last: all prefixes that stood out, or were known."""
-    alive, found = Growing.begun(attacked.net, len(spaces)), []
+    alive, found = Growing.begun(attacked.net, len(told.spaces)), []
     believed: list[Tensor] = []
     usual = 0.0
-    waiting = [torch.zeros(0, 4 * attacked.width, device=attacked.net.wte.weight.device) for _ in spaces]
-    screen = spaces[0].screen(rng)
+    waiting = [torch.zeros(0, 4 * attacked.width, device=attacked.net.wte.weight.device) for _ in told.spaces]
+    screen = told.screen(rng)
     for place in range(cells.places):
         behind = alive.try_next(cells.tokens[place])
         likely = behind.tokens[_screened(alive, behind, screen, attacked.samples)]
@@ -144,7 +182,7 @@ def _grown(
         judged = torch.cat([likely, others], 1)
         prefixes = torch.arange(len(judged), device=judged.device).repeat_interleave(judged.shape[1])
         pairs = alive.judged(prefixes, judged.flatten())
-        evidence = _evidence(pairs.inner, spaces, judged.shape, drawn)
+        evidence = _evidence(pairs.inner, told.spaces, judged.shape, drawn)
         rows = zip(alive.texts, judged.tolist(), strict=True)
         had = torch.tensor([[(*text, token) in known for token in row] for text, row in rows])
         had = had.to(evidence.device) & evidence.isfinite()
@@ -161,9 +199,9 @@ def _grown(
         firm = chosen[: attacked.samples]
         waiting = [torch.cat([old, read[firm]]) for old, read in zip(waiting, pairs.inner, strict=True)]
         if len(waiting[0]) >= _AT_A_TIME * attacked.width:
-            spaces = [space.knowing(read) for space, read in zip(spaces, waiting, strict=True)]
+            told = told.knowing(waiting)
             waiting = [read[:0] for read in waiting]
-            screen = spaces[0].screen(rng)
+            screen = told.screen(rng)
         alive = alive.followed(pairs, chosen)
         found += alive.texts
     return found
@@ -176,7 +214,7 @@ def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tenso
     directions, counts = looked_at
     screen = directions.to(kind)
     (output, output_bias), (wider, wider_bias) = linear_weight(block.attn.c_proj), linear_weight(block.mlp.c_fc)
-    output, wider = output.T.to(kind), wider.T.to(kind)
+    output, wider = output.T.to(kind), wider[: len(screen)].T.to(kind)
     shares = torch.zeros(len(alive.texts), many, device=screen.device)
     for row, column, mixed in alive.mixed(behind, screen.shape[0]):
         state = behind.state[column : column + mixed.shape[1]] + (mixed.flatten(0, 1).to(kind) @ output).view(
@@ -184,7 +222,7 @@ def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tenso
         )
         state = state if output_bias is None else state + output_bias
         before = block.ln_2(state).flatten(0, 1).to(kind) @ wider
-        before = before if wider_bias is None else before + wider_bias.to(kind)
+        before = before if wider_bias is None else before + wider_bias[: len(screen)].to(kind)
         sizes = (nn.functional.gelu(before, approximate=block.mlp.approximate) @ screen).float().square()
         inside, every = (sizes @ counts).unbind(1)
         found = (inside / every.clamp_min(1e-30)).view(mixed.shape[:2])
@@ -215,7 +253,8 @@ def _supported(attacked: AttackedText, texts: list[list[int]], spaces: list[Inne
     if not texts:
         return []
     read = _inner(attacked, texts, len(spaces))
-    kept = torch.arange(min(len(texts), int(_FULLEST * read[0].shape[1])), device=read[0].device)
+    most = int(_FULLEST * min(len(space.metric) for space in spaces))
+    kept = torch.arange(min(len(texts), most), device=read[0].device)
     while len(kept):
         support = torch.stack([space.support(of_block[kept]) for of_block, space in zip(read, spaces, strict=True)])
         good = support.mean(0) > _SUPPORTED
@@ -227,12 +266,7 @@ def _supported(attacked: AttackedText, texts: list[list[int]], spaces: list[Inne
 
 def _inner(attacked: AttackedText, prefixes: list[list[int]], blocks: int) -> list[Tensor]:
     """Per block, of the first ones, (prefixes, inner): what its last matrix reads of the last token of each."""
-    begun = {tuple(prefix[:-1]) for prefix in prefixes}
-    longest = [prefix for prefix in prefixes if tuple(prefix) not in begun]
-    place_of = {
-        tuple(text[:end]): (row, end - 1) for row, text in enumerate(longest) for end in range(1, len(text) + 1)
-    }
-    rows, places = torch.tensor([place_of[tuple(prefix)] for prefix in prefixes]).unbind(1)
+    longest, rows, places = along_longest(prefixes)
     inner = 4 * attacked.width
     device = attacked.net.wte.weight.device
     found = [torch.zeros(len(prefixes), inner, device=device) for _ in range(blocks)]
@@ -252,5 +286,5 @@ def _caught(attacked: AttackedText, x: Tensor) -> Iterator[Tensor]:
         block = block_of(attacked.net, number)
         hidden = hidden + block.attn(block.ln_1(hidden), real)
         read = block.mlp.inner(block.ln_2(hidden))
-        hidden = hidden + block.mlp.c_proj(read)
         yield read
+        hidden = hidden + block.mlp.c_proj(read)

@@ -1,0 +1,80 @@
+"""Looking at all steps of a client's round at once, in order to change what is sent and not how it is trained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from fedspill.training import Tensors
+
+
+class RoundLook(ABC):
+    """What a defense puts on the model for a client's round, or for the one step of a gradient."""
+
+    @abstractmethod
+    def sent(self, tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
+        """What is sent instead of `tensors`, the outcome of steps on the samples that `batches` name."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Takes everything off the model."""
+
+
+@final
+class SampleSignals:
+    """What every sample of a round sends back to each unit of some layers.
+
+    A row of a layer's change is the sum of the client's inputs, each times what it sent back to that row. A sample that
+    comes in several steps is one sample, with all that it sent back. `masked` makes of what a layer's first step sends
+    back (samples, units) the units that are let through in all steps, where something below the layer learns too.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], masked: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._layers = [_Layer(masked) for _ in layers]
+        pairs = zip(layers, self._layers, strict=True)
+        self._handles = [layer.register_forward_hook(seen.forward) for layer, seen in pairs]
+
+    def of(self, batches: Sequence[Tensor]) -> list[Tensor | None]:
+        """(samples, units) for each layer; None where it did not put out a row for each sample."""
+        return [_by_sample(seen.caught, batches) if seen.caught else None for seen in self._layers]
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+@final
+class _Layer:
+    def __init__(self, masked: Callable[[Tensor], Tensor] | None) -> None:
+        self.caught: list[Tensor] = []
+        self._masked = masked
+        self._open: Tensor | None = None
+        self._hook = self.caught.append if masked is None else self._let_through
+
+    def forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.requires_grad and output.ndim == 2:
+            output.register_hook(self._hook)  # type: ignore[no-untyped-call]
+
+    def _let_through(self, signals: Tensor) -> Tensor:
+        if self._open is None:
+            assert self._masked is not None
+            self._open = self._masked(signals).to(signals.dtype)
+        signals = signals * self._open
+        self.caught.append(signals)
+        return signals
+
+
+def _by_sample(caught: Sequence[Tensor], batches: Sequence[Tensor]) -> Tensor:
+    """Rows stay apart where there are more or fewer than samples, as in a layer that looks at places of them."""
+    rows = caught[0] if len(caught) == 1 else torch.cat(list(caught))
+    if [len(part) for part in caught] != [len(batch) for batch in batches]:
+        return rows
+    steps = torch.cat(list(batches))
+    if int(torch.bincount(steps).amax()) <= 1:
+        return rows
+    samples, number = torch.unique(steps, return_inverse=True)
+    return rows.new_zeros(len(samples), rows.shape[1]).index_add_(0, number.to(rows.device), rows)

@@ -1,0 +1,167 @@
+"""The gate looks at a round as a whole: what it holds back rests on few samples, and all else is as it was trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedspill.dataset import Examples
+from fedspill.defenses.gradient_gate import GradientGate
+from fedspill.defenses.label_smoothing import LabelSmoothing
+from fedspill.defenses.model_checks.few_contributors import rest_on_few
+from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs
+from fedspill.federation.local import state_of, train
+from fedspill.federation.round_looks import SampleSignals
+from fedspill.planting.bins import BinDesign, plant_bins
+from fedspill.planting.reading_place import ReadingPlace
+from fedspill.registry import make
+from fedspill.seeds import generator
+from fedspill.training import LocalTraining, Tensors
+
+DIGITS = make("datasets", "digits").load(None)
+LOCAL = LocalTraining(lr=0.05, batch_size=8, epochs=3)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10))
+
+
+def bins_in(model: nn.Module, samples: int) -> Tensors:
+    place = ReadingPlace.of(model, DIGITS.test.x)
+    state = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    rng = torch.Generator().manual_seed(samples)
+    return plant_bins(place.layer, state, place.inputs(), BinDesign(norms="usual"), rng, [place.packing()])
+
+
+def moved_rows(change: Tensors) -> Tensor:
+    return change["1.weight"].abs().sum(1) > 0
+
+
+def signals_like(kind: str, samples: int, units: int, rng: torch.Generator) -> Tensor:
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng)
+
+    if kind == "sparse":
+        return noise(samples, units) * (torch.rand(samples, units, generator=rng) < torch.rand(units, generator=rng))
+    heights, sent = noise(samples, 1), noise(samples, 9) @ noise(9, 1)
+    nested = (heights > torch.linspace(-2, 2, units)) * sent
+    if kind == "bins":
+        return nested
+    return torch.where(torch.rand(units, generator=rng) < 0.5, nested, noise(samples, 9) @ noise(9, units))
+
+
+def fewest_between(signals: Tensor) -> Tensor:
+    """(units,) the fewest samples that only one of a unit and another fires for, by the slow way."""
+    fires, samples = (signals != 0).T, len(signals)
+    some = [unit for unit, row in enumerate(fires) if 5 <= int(row.sum()) <= samples - 5]
+    found = torch.full((len(fires),), torch.inf, dtype=torch.float64)
+    for unit in some:
+        others = [int((fires[unit] != fires[other]).sum()) for other in some if other != unit]
+        found[unit] = min(others, default=torch.inf)
+    return found
+
+
+def test_units_that_all_samples_or_none_reach_are_not_compared() -> None:
+    rng = torch.Generator().manual_seed(1)
+    signals = torch.rand(40, 6, generator=rng) + 0.5
+    signals[:, :2] *= (torch.arange(40) % 2)[:, None]
+    signals[:2, 1] = torch.tensor([1.0, 0.0])  # two samples tell 1 from 0
+    signals[:, 2:4] *= torch.rand(40, 2, generator=rng) < 0.5
+    fire_alike = rest_on_few(signals, 3.0, pairs=True, firing=True) & ~rest_on_few(signals, 3.0, pairs=True)
+    assert fire_alike.tolist()[:2] == [True, True]
+    assert fire_alike.tolist()[4:] == [False, False]
+
+
+@pytest.mark.parametrize("kind", ["sparse", "bins", "mixed"])
+@pytest.mark.parametrize(("samples", "units"), [(20, 16), (48, 128), (600, 64)])
+def test_the_short_way_stops_the_units_that_the_long_one_counts(kind: str, samples: int, units: int) -> None:
+    signals = signals_like(kind, samples, units, torch.Generator().manual_seed(units))
+    even = signals / signals.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    counts = torch.stack([contributors(signals), fewest_in_pairs(even), fewest_between(signals)])
+    # Bars that no count meets exactly, since float32 and float64 may say either there.
+    for fewest in (2.51, 4.73):
+        needed = min(fewest, samples / 4)
+        assert not bool(((counts - needed).abs() < 1e-3).any())
+        for few, options in ((counts[0], {}), (counts[:2].amin(0), {"pairs": True})):
+            assert torch.equal(rest_on_few(signals, fewest, **options), few < needed)
+        assert torch.equal(rest_on_few(signals, fewest, pairs=True, firing=True), counts.amin(0) < needed)
+
+
+def test_a_round_of_several_local_steps_holds_nothing_of_bins() -> None:
+    own, model = DIGITS.train.take(torch.arange(32)), net()
+    planted, honest = bins_in(model, 32), {name: tensor.clone() for name, tensor in state_of(model).items()}
+    gate = GradientGate(pairs=True)
+    plain = train(model, planted, own, LOCAL, generator(0, "gate"))
+    gated = train(model, planted, own, gate.local(LOCAL), generator(0, "gate"))
+    assert float(moved_rows(plain).double().mean()) > 0.5
+    assert float(moved_rows(gated).double().mean()) < 0.05
+    more = DIGITS.train.take(torch.arange(300))
+    assert float(moved_rows(train(model, honest, more, gate.local(LOCAL), generator(0, "gate"))).double().mean()) > 0.7
+
+
+def test_what_is_not_held_back_is_trained_as_without_the_gate() -> None:
+    own, model = DIGITS.train.take(torch.arange(200)), net()
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    plain = train(model, start, own, LOCAL, generator(0, "gate"))
+    gated = train(model, start, own, GradientGate(pairs=True).local(LOCAL), generator(0, "gate"))
+    rows = moved_rows(gated)
+    assert 0.5 < float(rows.double().mean()) < 1
+    assert torch.equal(gated["1.weight"][rows], plain["1.weight"][rows])
+    assert torch.equal(gated["3.weight"][:, rows], plain["3.weight"][:, rows])
+    assert not bool(gated["3.weight"][:, ~rows].any())
+    assert torch.equal(gated["3.bias"], plain["3.bias"])
+
+
+def test_a_sample_that_comes_in_every_epoch_is_one_sample() -> None:
+    model, own = net(), DIGITS.train.take(torch.arange(40))
+    with torch.no_grad():  # row 7 fires for sample 3 alone
+        x = own.x.flatten(1)
+        direction = x[3] - x.mean(0)
+        model[1].weight[7] = direction
+        model[1].bias[7] = -float((x @ direction).topk(2).values.mean())
+    assert (x @ direction).argmax() == 3
+    change = train(model, dict(state_of(model)), own, GradientGate().local(replace(LOCAL, epochs=8)), generator(0, "g"))
+    assert not bool(moved_rows(change)[7])
+
+
+def test_signals_of_a_round_are_those_that_its_change_is_made_of() -> None:
+    model, own = net(), DIGITS.train.take(torch.arange(50))
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    seen, batches = SampleSignals([model[1]]), LOCAL.batches(50, generator(0, "gate"))
+    change = train(model, start, own, LOCAL, generator(0, "gate"))
+    signals = seen.of(batches)[0]
+    seen.close()
+    assert signals is not None
+    assert signals.shape == (50, 96)
+    assert torch.allclose(-LOCAL.lr * signals.T @ own.x.flatten(1), change["1.weight"], atol=1e-6)
+
+
+def test_filters_in_front_learn_nothing_from_traps() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 32), nn.ReLU(), nn.Linear(32, 10))
+    own = DIGITS.train.take(torch.arange(40))
+    own = Examples(own.x.reshape(40, 1, 8, 8), own.y)
+    with torch.no_grad():
+        heights = model[2](model[1](model[0](own.x))) - model[2].bias
+        model[2].bias.copy_(-heights.topk(2, dim=0).values.mean(0))  # each row fires for one sample
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    plain = train(model, start, own, replace(LOCAL, batch_size=40), generator(0, "gate"))
+    gated = train(model, start, own, GradientGate().local(replace(LOCAL, batch_size=40)), generator(0, "gate"))
+    assert bool(plain["0.weight"].any())
+    assert not bool(gated["0.weight"].any())
+    assert not bool(gated["2.weight"].any())
+
+
+def test_the_gate_stands_beside_what_acts_in_steps() -> None:
+    own, model = DIGITS.train.take(torch.arange(200)), net()
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    smooth = LabelSmoothing().local(LOCAL)
+    alone = train(model, start, own, smooth, generator(0, "gate"))
+    both = train(model, start, own, GradientGate(pairs=True).local(smooth), generator(0, "gate"))
+    rows = moved_rows(both)
+    assert 0.5 < float(rows.double().mean()) < 1
+    assert torch.allclose(both["1.weight"][rows], alone["1.weight"][rows], atol=1e-7)
