@@ -454,6 +454,7 @@ class Federation:
     knowledge: dict[str, Any]
     accuracy: float
     held: Examples  # by the clients, together
+    unseen: Examples  # of the clients' distribution, which nobody has trained on
 
 
 def federation(
@@ -502,7 +503,7 @@ def federation(
     if habitat.defenses:
         known["defense"] = habitat.defenses
     held = Examples.join(list(shares.clients))
-    return Federation(trace, known, accuracy(copy.deepcopy(model), data.test), held)
+    return Federation(trace, known, accuracy(copy.deepcopy(model), data.test), held, data.test)
 
 
 def run_cell(
@@ -571,8 +572,10 @@ def run_composition(
     view = made.trace.view(CURIOUS_SERVER, knowledge=made.knowledge)
     readers = {"decaf as written": (view, "paper"), "composition": (view, "auto")}
     if limit:
-        knowledge = {**made.knowledge, "aux_data": made.held, "unlabelled_aux": made.held.x}
-        readers["limit"] = (made.trace.view(CURIOUS_SERVER, knowledge=knowledge), "auto")
+        more = Examples.join([made.knowledge["aux_data"], made.unseen])
+        for label, samples in (("more samples", more), ("limit", made.held)):
+            knowledge = {**made.knowledge, "aux_data": samples, "unlabelled_aux": samples.x}
+            readers[label] = (made.trace.view(CURIOUS_SERVER, knowledge=knowledge), "auto")
     found: dict[str, Any] = {"cell": f"{name} {stage}", "seed": seed, "accuracy": made.accuracy, "l1": {}}
     for label, (seen, solver) in readers.items():
         began = time.process_time()
