@@ -25,7 +25,7 @@ from fedspill.observe.clients_together import read_together
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
-from fedspill.observe.real_errors import enlarged
+from fedspill.observe.real_errors import rareness
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
 from fedspill.observe.whole_layer import Surroundings, can_be_read, read_whole_layer
 from fedspill.training import Tensors
@@ -35,6 +35,7 @@ CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of 
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
 UNLIKELY = 1e30  # nats: a training that does not stay finite
+WIDER = 1.15  # a draw around what a whole layer says than its errors (label_zoo.py --few, seeds 601, 602)
 FAVOURED = 3  # classes at most that half of the broad draw's clients have more of (convention)
 LIMITS = 9  # evenly spaced among shares of classes that do not show, of which one is chosen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
@@ -352,7 +353,7 @@ class _Around:
     def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
         """Some of the rounds again, around what was found and as far off as that may be."""
         drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
-        shares = found.shares + enlarged(len(found.shares)) * found.errors[drawn]
+        shares = found.shares + WIDER * rareness(len(found.shares)) * found.errors[drawn]
         shares = positive(shares * (self.shown | (found.shares > self.hidden)))
         scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
         return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=False)
