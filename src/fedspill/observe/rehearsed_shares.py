@@ -25,7 +25,7 @@ from fedspill.observe.clients_together import read_together
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
-from fedspill.observe.real_errors import enlarged
+from fedspill.observe.real_errors import rareness
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
 from fedspill.observe.whole_layer import Surroundings, can_be_read, read_whole_layer
 from fedspill.training import Tensors
@@ -352,8 +352,8 @@ class _Around:
     def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
         """Some of the rounds again, around what was found and as far off as that may be."""
         drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
-        shares = found.shares + enlarged(len(found.shares)) * found.errors[drawn]
-        shares = positive(shares * (self.shown | (found.shares > self.hidden)))
+        off = rareness(len(found.shares)) * found.doubt * found.errors[drawn]
+        shares = positive((found.shares + off) * (self.shown | (found.shares > self.hidden)))
         scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
         return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=False)
 
