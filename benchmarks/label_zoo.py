@@ -8,7 +8,8 @@ written. The adversary is a curious server with ten labelled samples of each cla
 does that the protocol has no word for (mixup, another loss, a proximal term, a schedule) the adversary is not told. A
 cell that is in the output already is not run again. With `--wire` the adversary has neither the model's code nor any
 data. With `--composition-only` labels are left out. With `--limit` a reader is tried besides whose labelled samples are
-those of all clients, which no adversary has: what it gets wrong is what updates do not say. With `--few` the cells are
+those of all clients, which no adversary has: what it gets wrong is what updates do not say; and for compositions one
+that has the test set's samples too, which nobody trained on. With `--few` the cells are
 others: two to five classes, of which one may be rare. With `--even` clients are alike, which is easily misread.
 """
 
@@ -454,6 +455,7 @@ class Federation:
     knowledge: dict[str, Any]
     accuracy: float
     held: Examples  # by the clients, together
+    unseen: Examples  # of the clients' distribution, which nobody has trained on
 
 
 def federation(
@@ -502,7 +504,7 @@ def federation(
     if habitat.defenses:
         known["defense"] = habitat.defenses
     held = Examples.join(list(shares.clients))
-    return Federation(trace, known, accuracy(copy.deepcopy(model), data.test), held)
+    return Federation(trace, known, accuracy(copy.deepcopy(model), data.test), held, data.test)
 
 
 def run_cell(
@@ -571,8 +573,10 @@ def run_composition(
     view = made.trace.view(CURIOUS_SERVER, knowledge=made.knowledge)
     readers = {"decaf as written": (view, "paper"), "composition": (view, "auto")}
     if limit:
-        knowledge = {**made.knowledge, "aux_data": made.held, "unlabelled_aux": made.held.x}
-        readers["limit"] = (made.trace.view(CURIOUS_SERVER, knowledge=knowledge), "auto")
+        more = Examples.join([made.knowledge["aux_data"], made.unseen])
+        for label, samples in (("more samples", more), ("limit", made.held)):
+            knowledge = {**made.knowledge, "aux_data": samples, "unlabelled_aux": samples.x}
+            readers[label] = (made.trace.view(CURIOUS_SERVER, knowledge=knowledge), "auto")
     found: dict[str, Any] = {"cell": f"{name} {stage}", "seed": seed, "accuracy": made.accuracy, "l1": {}}
     for label, (seen, solver) in readers.items():
         began = time.process_time()

@@ -3,8 +3,9 @@
     python papers/000/limit.py --data-dir DIR [--dataset mnist] [--device cuda] [--seed 2043] [--federations 2]
 
 The federations of Tables III and IV at full scale. Ours has 100 labelled samples of each class, as the paper's; the
-limit has 250 of the clients' own distribution, and four times as many rehearsals. What it still gets wrong is what
-the updates do not say to anyone who does not hold the clients' own samples. Mean L1 over clients in percent.
+limit has 250 of the clients' own distribution, and four times as many rehearsals, whatever they cost. What it still
+gets wrong is what the updates do not say to anyone who reads them so and does not hold the clients' own samples. Mean
+L1 over clients in percent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
+from unittest import mock
 
 import torch
 from scipy import stats
@@ -28,7 +31,10 @@ from fedspill.observe.rehearsed_shares import RehearsalSizes
 from fedspill.reproduce import Run
 
 OURS, LIMIT = 100, 250  # auxiliary samples of each class
-MANY = partial(RehearsalSizes, broad=192, near=256)
+MANY: dict[str, Any] = {
+    "RehearsalSizes": partial(RehearsalSizes, broad=192, near=256, layers=3, telling=4),
+    "ENOUGH_FLOPS": 1e30,
+}
 
 
 def error(recording: Recording, seed: int, auxiliary: Examples, **options: str) -> float:
@@ -65,9 +71,9 @@ def main() -> None:
             every = recording.known["aux_data"]
             few = some(every, OURS)
             found["ours"].append(error(recording, run.seed, few))
-            few_rehearsals, rehearsal_plan.RehearsalSizes = rehearsal_plan.RehearsalSizes, MANY  # type: ignore[misc]
-            found["limit"].append(error(recording, run.seed, every))
-            rehearsal_plan.RehearsalSizes = few_rehearsals  # type: ignore[misc]
+            print(setting, repeat, "ours", round(found["ours"][-1], 1), flush=True)  # the limit takes far longer
+            with mock.patch.multiple(rehearsal_plan, **MANY):
+                found["limit"].append(error(recording, run.seed, every))
             found["as written"].append(error(recording, run.seed, few, solver="paper", rounds="single"))
             print(setting, repeat, {name: round(values[-1], 1) for name, values in found.items()}, flush=True)
         words = []

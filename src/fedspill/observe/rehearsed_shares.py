@@ -5,6 +5,7 @@
              others, so the model is first let learn from them for a while; how long, what the clients sent decides
     near     for every client, make-believe ones with shares around its estimate, as far off as the estimates before
              were; they hold the same samples in all rounds, as it does, so that all its rounds are read together
+    layers   if asked for: the whole layer's change, by the make-believe clients of all (whole_layer.py)
     together clients whose estimates scatter no more than errors do are alike, and each is read by all
 
 What was done to the samples on the way (optimizer, drift, clipping, noise) is in what the make-believe clients sent,
@@ -24,7 +25,9 @@ from fedspill.observe.clients_together import read_together
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
+from fedspill.observe.real_errors import rareness
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
+from fedspill.observe.whole_layer import Surroundings, can_be_read, read_whole_layer
 from fedspill.training import Tensors
 
 DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
@@ -47,6 +50,8 @@ class RehearsalSizes:
     kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
     folds: int = 2  # of make-believe clients, each judged by what the others say
     sizes: int = 3  # of clients, in a round's broad draw
+    layers: int = 2  # times that whole layers are read, each around what was found before
+    telling: int = 2  # rounds that are rehearsed for this once more: those by which shares are read best
     leading: int = 3  # rounds in which all of `known` are tried, the others do as the nearest of these does
 
     @property
@@ -87,12 +92,22 @@ class _Sent:
 
     readings: Mapping[str, Tensor]  # each (clients, classes)
     present: Tensor  # (clients, classes) bool: classes that may have been there
+    tensors: tuple[Tensor, ...] = ()  # of the last layer, each (clients, ...)
+    scale: float = 1.0
+
+    @property
+    def layer(self) -> Tensor:
+        """(clients, numbers) the last layer's change."""
+        return self.scale * torch.cat([tensor.double().flatten(1) for tensor in self.tensors], 1)
 
     def is_finite(self) -> bool:
         return all(bool(reading.isfinite().all()) for reading in self.readings.values())
 
     @staticmethod
     def joined(parts: Sequence[_Sent]) -> _Sent:
+        """All in one, without the tensors."""
+        if len(parts) == 1:
+            return parts[0]
         readings = {name: torch.cat([part.readings[name] for part in parts]) for name in parts[0].readings}
         return _Sent(readings, torch.cat([part.present for part in parts]))
 
@@ -113,7 +128,8 @@ class RoundScene:
         gradients = self.shop.training.algorithm == "fedsgd"
         scale = (-1 if gradients else 1) / self.shop.training.schedule(samples).steps
         changes = {name: -tensor for name, tensor in tensors.items()} if gradients else tensors
-        return _Sent(self.reader.read(tensors, scale), ~self.reader.absent(changes))
+        layer = tuple(tensors[name] for name in self.reader.names)
+        return _Sent(self.reader.read(tensors, scale), ~self.reader.absent(changes), layer, scale)
 
     def asked(self, updates: Sequence[SentUpdate]) -> _Sent:
         """What was sent."""
@@ -135,10 +151,12 @@ def rehearsed(
     plan: RehearsalSizes,
     *,
     joint: bool = True,
+    layers: bool = False,
 ) -> tuple[list[RehearsedShares], dict[int, RoundScene]]:
     """What is found of each update, and the rounds with models that know the auxiliary samples; `scenes` by round.
 
-    joint: a client that takes part again holds the same samples. NotApplicable: make-believe clients diverge.
+    joint: a client that takes part again holds the same samples. layers: the whole layer is read too, which is believed
+    if it errs less on make-believe clients. NotApplicable: make-believe clients diverge.
     """
     of_round: dict[int, list[int]] = {}
     for index, update in enumerate(updates):
@@ -151,17 +169,25 @@ def rehearsed(
     for number in sorted(scenes, key=lambda one: one not in leaders):
         passes = plan.known if number in leaders else (learnt[nearest(number, learnt)].passes,)
         scene, mine = replace(scenes[number], shop=habit), of_round[number]
-        begun = _broad(scene, [updates[index] for index in mine], classes, passes, rng, plan)
-        learnt[number] = begun.scene
-        first |= dict(zip(mine, begun.first, strict=True))
+        round_ = _broad(scene, [updates[index] for index in mine], classes, passes, rng, plan)
+        learnt[number] = round_.scene
+        first |= dict(zip(mine, round_.first, strict=True))
     groups: dict[object, list[int]] = {}
     for index, update in enumerate(updates):
         groups.setdefault((update.sender, update.samples) if joint else index, []).append(index)
     result: dict[int, RehearsedShares] = {}
+    same_rounds: dict[tuple[int, ...], list[tuple[list[int], _Around]]] = {}
     for group in groups.values():
         own = [updates[index] for index in group]
-        found = _near([learnt[one.round] for one in own], own, [first[index] for index in group], rng, plan)
+        begun = [first[index] for index in group]
+        found, around = _near([learnt[one.round] for one in own], own, begun, rng, plan, apart=layers)
         result |= dict(zip(group, found, strict=True))
+        if layers and around is not None:
+            same_rounds.setdefault(tuple(one.round for one in own), []).append((group, around))
+    for clients in same_rounds.values():
+        told = _by_layers([around for _, around in clients], [result[group[0]] for group, _ in clients], rng, plan)
+        for (group, _), one in zip(clients, told, strict=True):
+            result |= {index: replace(one, near=result[index].near) for index in group}
     return read_together([result[index] for index in range(len(updates))]), learnt
 
 
@@ -269,42 +295,124 @@ def _broad(
     return best
 
 
+@dataclass(frozen=True, eq=False)
+class _Around:
+    """Make-believe clients around one client, in all rounds that it took part in."""
+
+    scenes: Sequence[RoundScene]
+    samples: int
+    asked: Sequence[_Sent]  # what the client sent
+    shown: Tensor  # (classes,) bool: some round shows the class
+    played: Sequence[_Sent]
+    known: Tensor  # (make-believe clients, classes)
+    hidden: float  # the largest estimated share of a class that does not show and is taken to be absent
+
+    @staticmethod
+    def of(
+        scenes: Sequence[RoundScene],
+        samples: int,
+        asked: Sequence[_Sent],
+        shown: Tensor,
+        shares: Tensor,
+        rng: torch.Generator,
+        *,
+        apart: bool,
+    ) -> _Around:
+        """Rehearses clients with such shares (make-believe clients, classes), as nearly as so many samples allow.
+
+        apart: those of one fold hold none of the samples that those of the other hold.
+        """
+        counts, labels = counts_of_shares(shares, samples), scenes[0].shop.auxiliary.y
+        rows = deal_apart(counts, labels, rng) if apart else deal(counts, labels, rng)
+        played = [scene.play(rows, rng) for scene in scenes]
+        if not all(one.is_finite() for one in played):
+            raise NotApplicable(DIVERGED)
+        hidden = min(scene.hidden for scene in scenes)
+        return _Around(scenes, samples, asked, shown, played, counts.double() / samples, hidden)
+
+    @property
+    def folds(self) -> Tensor:
+        return torch.arange(len(self.known)) % 2
+
+    @property
+    def counts(self) -> Tensor:
+        return (self.known * self.samples).round().long()
+
+    @property
+    def seen(self) -> Tensor:
+        """(make-believe clients, classes) bool: which classes some round of theirs shows."""
+        return torch.stack([one.present for one in self.played]).any(0)
+
+    def surroundings(self, found: RehearsedShares) -> Surroundings:
+        """With what has been found so far."""
+        possible = self.seen | (self.known + found.errors > self.hidden)
+        played, asked = [one.layer for one in self.played], [one.layer[0] for one in self.asked]
+        return Surroundings(self.known, self.folds, played, asked, possible, self.shown | (found.shares > self.hidden))
+
+    def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
+        """Some of the rounds again, around what was found and as far off as that may be."""
+        drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
+        off = rareness(len(found.shares)) * found.doubt * found.errors[drawn]
+        shares = positive((found.shares + off) * (self.shown | (found.shares > self.hidden)))
+        scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
+        return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=False)
+
+
 def _near(
     scenes: Sequence[RoundScene],
     updates: Sequence[SentUpdate],
     begun: Sequence[_First],
     rng: torch.Generator,
     plan: RehearsalSizes,
-) -> list[RehearsedShares]:
-    """Of one client's updates, each beside the round that it belongs to."""
+    *,
+    apart: bool,
+) -> tuple[list[RehearsedShares], _Around | None]:
+    """Of one client's updates, each beside the round that it belongs to; and its make-believe clients, if it is one."""
     weights = torch.tensor([one.precision for one in begun], dtype=torch.float64)
     centre = weights @ torch.stack([one.shares for one in begun]) / weights.sum()
     errors = max(begun, key=lambda one: one.precision).errors
     drawn = torch.randint(len(errors), (plan.near,), generator=rng)
-    samples, labels = updates[0].samples, scenes[0].shop.auxiliary.y
     asked = [scene.asked([update]) for scene, update in zip(scenes, updates, strict=True)]
-    shown = torch.stack([one.present[0] for one in asked]).any(0)  # some round shows it
-    counts = counts_of_shares(positive(centre + errors[drawn]), samples)
-    fold = torch.arange(plan.near) % plan.folds
-    rows, known = deal(counts, labels, rng), counts.double() / samples
-    played = [scene.play(rows, rng) for scene in scenes]
-    if not all(one.is_finite() for one in played):
-        raise NotApplicable(DIVERGED)
-    each = [fits_of(s.readings, known, fold, own.readings) for s, own in zip(played, asked, strict=True)]
+    shown = torch.stack([one.present[0] for one in asked]).any(0)
+    around = _Around.of(scenes, updates[0].samples, asked, shown, positive(centre + errors[drawn]), rng, apart=apart)
+    played, known = around.played, around.known
+    each = [fits_of(s.readings, known, around.folds, own.readings) for s, own in zip(played, asked, strict=True)]
     joint = mixed([fit for fits in each for fit in fits], known)
-    seen = torch.stack([one.present for one in played]).any(0)
-    hidden = min(scene.hidden for scene in scenes)
-    found, errors = without_absent(joint.shares, shown, hidden), without_absent(joint.unseen, seen, hidden) - known
+    found = without_absent(joint.shares, shown, around.hidden)
+    errors = without_absent(joint.unseen, around.seen, around.hidden) - known
     doubt = _contradiction([mixed(fits, known) for fits in each])
     if doubt > CONTRADICTS:  # it cannot have held the same samples each time
-        return [
-            _near([scene], [update], [one], rng, plan)[0]
+        alone = [
+            _near([scene], [update], [one], rng, plan, apart=apart)[0][0]
             for scene, update, one in zip(scenes, updates, begun, strict=True)
         ]
+        return alone, None
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
     doubt *= (1 + 1 / len(updates)) ** 0.5  # near draws stand around what the same updates said: the last is read twice
-    return [RehearsedShares(found[0], counts, errors, doubt, one) for one in near]
+    return [RehearsedShares(found[0], around.counts, errors, doubt, one) for one in near], around
+
+
+def _by_layers(
+    clients: Sequence[_Around], found: Sequence[RehearsedShares], rng: torch.Generator, plan: RehearsalSizes
+) -> list[RehearsedShares]:
+    """Clients of the same rounds by their whole layers, as long as that errs less on make-believe clients."""
+    told, around = list(found), list(clients)
+    for time in range(plan.layers):
+        spaces = [one.surroundings(result) for one, result in zip(around, told, strict=True)]
+        if not can_be_read(spaces):
+            break
+        read = read_whole_layer(spaces)
+        if time == 0 and sum(one.error for one in read) >= sum(one.error for one in told):
+            break
+        told = [
+            replace(result, shares=one.shares, counts=own.counts, errors=one.errors)
+            for result, one, own in zip(told, read, around, strict=True)
+        ]
+        if time + 1 < plan.layers:
+            best = sorted(read[0].by_round.argsort()[: plan.telling].tolist())
+            around = [one.nearer(result, best, rng) for one, result in zip(around, told, strict=True)]
+    return told
 
 
 def largest_absent(estimates: Tensor, known: Tensor, present: Tensor) -> float:
@@ -381,6 +489,18 @@ def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
     counts = exact.floor()
     rank = (exact - counts).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
+
+
+def deal_apart(counts: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
+    """Like `deal`, but the even clients draw from one half of every class's samples and the odd ones from the other.
+
+    So a fit to the even ones is tried on the odd ones by samples that it has not seen.
+    """
+    place = torch.nn.functional.one_hot(labels).cumsum(0).gather(1, labels[:, None]).squeeze(1)
+    alone = torch.bincount(labels)[labels] == 1  # the only one of its class: both need it
+    sides = [torch.nonzero((place % 2 == side) | alone).flatten() for side in (0, 1)]
+    rows = [sides[index % 2][deal(row[None], labels[sides[index % 2]], rng)[0]] for index, row in enumerate(counts)]
+    return torch.stack(rows)
 
 
 def deal(counts: Tensor, labels: Tensor, rng: torch.Generator, *, halves: bool = True) -> Tensor:

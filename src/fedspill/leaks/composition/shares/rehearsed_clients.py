@@ -46,7 +46,8 @@ def rehearse_unexplained(
     messages: list[Message] = [sent[read[index].of] for index in wanted]
     try:
         stage = plan_rehearsal(view, messages, MOST_FLOPS)
-        results, _ = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=joint and stage.same)
+        joint = joint and stage.same
+        results, _ = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=joint, layers=True)
     except NotApplicable as why_not:
         return [str(why_not)]
     unlike = 0
