@@ -235,7 +235,7 @@ def test_keys_and_queries_tell_an_encoders_texts_where_attention_is_sharp() -> N
     (first, *_), (fed, *_) = (row_spaces(message.rows_of(name)).likely for name in (FIRST, "h.0.mlp.c_fc"))
     cells = TokenTest.of(net, first, torch.Generator().manual_seed(0)).within(1e-3, 10_000)
     real = [[token for token in row if token != net.wte.padding_idx] for row in batch.x.tolist()]
-    found = texts_by_keys(message, cells, fed, marks)
+    found = texts_by_keys(message, message.samples, cells, fed, marks)
     assert all(one in real for one in found)
     assert len(found) >= 3, "only a text that shares its words with others may be missing"
 

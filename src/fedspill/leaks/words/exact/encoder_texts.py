@@ -21,7 +21,7 @@ from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import Cells, first_norm
 
 TIGHT = 1e-3  # distance, as a share of a random vector's, below which a token fits
-NEAR = 1e-2  # the same of a text that is wrong in a word or two at most
+NEAR = 0.03  # the same of a text with a wrong word or two, or where there are more inputs than dimensions
 _TRIES, _MOVES = 20, 25  # of clustering, and single changes of repair
 _PUREST = 6  # tokens that stand for a cluster
 _AT_ONCE = 64
@@ -74,16 +74,16 @@ def told(attacked: AttackedText, tokens: Tensor, places: int) -> Told | None:
 
 
 def arrange_encoder(
-    attacked: AttackedText, cells: Cells, space: RowSpace, marks: Marks, parts: slice, rng: torch.Generator
+    attacked: AttackedText, many: int, cells: Cells, space: RowSpace, marks: Marks, parts: slice, rng: torch.Generator
 ) -> list[list[int]]:
-    """As many texts as there are samples, each with every token in its place as far as the first block tells.
+    """So many texts, each with every token in its place as far as the first block tells.
 
     `parts` are the thirds of what tokens were told (queries, keys, values) by which they are put into texts.
     """
     tokens, places = cells.all_tokens().cpu(), cells.places
     signals = told(attacked, tokens.to(attacked.net.wte.weight.device), places)
     body = [row for row, token in enumerate(tokens.tolist()) if token not in marks.known()]
-    if signals is None or len(body) < attacked.samples or places < 3:
+    if signals is None or len(body) < many or places < 3:
         return []
     fits = torch.zeros(len(tokens), places, dtype=torch.bool)
     row_of = {token: row for row, token in enumerate(tokens.tolist())}
@@ -91,11 +91,11 @@ def arrange_encoder(
         fits[[row_of[token] for token in cells.tokens[place].tolist()], place] = True
     order = _order(signals, fits)
     shares, lengths = _shares(
-        signals, body, attacked.samples, slice(parts.start * attacked.width, parts.stop * attacked.width), rng
+        signals, body, many, slice(parts.start * attacked.width, parts.stop * attacked.width), rng
     )
     drafts = []
     for text, length in enumerate(lengths):
-        mine = order[:, :length].clamp(0, 1.2) * (shares[:, [text]] > min(0.2, 1.2 / max(2, attacked.samples)))
+        mine = order[:, :length].clamp(0, 1.2) * (shares[:, [text]] > min(0.2, 1.2 / max(2, many)))
         score = mine + 0.2 * shares[:, [text]]
         score[~fits[:, :length]] = -3
         draft = [int(tokens[row]) for row in score.argmax(0).tolist()]

@@ -113,8 +113,8 @@ def _basis(rows: Tensor, least: float = 0.0) -> Tensor:
     return kept
 
 
-def texts_by_keys(attacked: AttackedText, cells: Cells, space: RowSpace, marks: Marks) -> list[list[int]]:
-    """Texts of which every token fits the first feed-forward part, as many as are found."""
+def texts_by_keys(attacked: AttackedText, many: int, cells: Cells, space: RowSpace, marks: Marks) -> list[list[int]]:
+    """Texts of which every token fits the first feed-forward part, at most so many, as many as are found."""
     tokens = cells.all_tokens()
     signals = told(attacked, tokens, cells.places)
     if signals is None or cells.places < 2:
@@ -128,12 +128,12 @@ def texts_by_keys(attacked: AttackedText, cells: Cells, space: RowSpace, marks: 
     for size in _CORES:
         failed = 0
         tried: set[tuple[int, ...]] = set()
-        while len(found) < attacked.samples and failed < _SEEDS:
+        while len(found) < many and failed < _SEEDS:
             core = next((one for one in _bunches(unit, pool, size) if tuple(one.tolist()) not in tried), None)
             if core is None:
                 break
             tried.add(tuple(core.tolist()))
-            text = _nearest(attacked, heads, heads.chosen_for(core, first), cells, space, marks)
+            text = _nearest(attacked, heads, core, heads.chosen_for(core, first), cells, space, marks)
             if text is None or text in found:
                 failed += 1
                 continue
@@ -154,7 +154,13 @@ def _bunches(unit: Tensor, pool: Tensor, size: int) -> Iterator[Tensor]:
 
 
 def _nearest(
-    attacked: AttackedText, heads: Heads, chosen: list[int], cells: Cells, space: RowSpace, marks: Marks
+    attacked: AttackedText,
+    heads: Heads,
+    core: Tensor,
+    chosen: list[int],
+    cells: Cells,
+    space: RowSpace,
+    marks: Marks,
 ) -> list[int] | None:
     """The text that the first so many chosen cells make, wherever they leave no gap, if its tokens fit, or nearly."""
     texts: list[list[int]] = []
@@ -168,12 +174,14 @@ def _nearest(
     for text, of_text in zip(texts, far, strict=True):
         if float(of_text.max()) < TIGHT * space.level:
             return text
+    near = [number for number in range(len(texts)) if float(far[number].max()) < NEAR * space.level]
+    for number in near:  # more inputs than dimensions leave no closer test than this
+        if bool(heads.explained(texts[number])[core].all()):
+            return texts[number]
+    if not near:
+        return None
     # Long texts have the smallest signals, of which float32 leaves little beside those of short ones: then the right
     # text is not much nearer than one in which two words are swapped. What is left is the nearest of its neighbours.
-    nearest = min(range(len(texts)), key=lambda number: float(far[number].max()), default=None)
-    if nearest is None or float(far[nearest].max()) > NEAR * space.level:
-        return None
-    own = set(heads.tokens.tolist())
-    return repaired(
-        attacked, texts[nearest], own, [cells.tokens[place].tolist() for place in cells.tokens], space, marks
-    )
+    nearest = min(near, key=lambda number: float(far[number].max()))
+    tables = [cells.tokens[place].tolist() for place in range(cells.places)]
+    return repaired(attacked, texts[nearest], set(heads.tokens.tolist()), tables, space, marks)

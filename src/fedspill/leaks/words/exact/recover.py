@@ -75,7 +75,7 @@ def recover_text(
     # Where the first layer is full it does not say which tokens: past the dimensions all are tried.
     wide = _every_cell(attacked, used) if spaces.full else cells[0]
     causal = attacked.net.causal
-    texts = _decoder(attacked, cells, wide, used, rng) if causal else _encoder(attacked, cells, marks, rng)
+    texts = _decoder(attacked, cells, wide, used, rng) if causal else _encoder(attacked, cells, marks, used, rng)
     whole = bool(texts.sequences) and all(texts.certified) and len(texts.sequences) == attacked.samples
     if whole or not len(tokens):
         tokens = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
@@ -213,8 +213,8 @@ def _candidates(
         for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
             texts = grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
             yield texts
-            if len(texts) >= rest.width:  # more would fit at every looser tolerance
-                return
+            if len(texts) >= rest.width:  # more would fit at every looser tolerance; the rank may be another one
+                break
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
     if drifted:  # what drifts fills the width before it fills the layers inside
@@ -304,33 +304,75 @@ def _explained(
     return replace(batch, unexplained=unexplained(attacked, batch.sequences, batch.labels))
 
 
-def _encoder(attacked: AttackedText, cells: Sequence[Cells], marks: Marks, rng: torch.Generator) -> RecoveredText:
-    """Texts by what each token and each place was told; see encoder_texts."""
+def _encoder(
+    attacked: AttackedText, cells: Sequence[Cells], marks: Marks, used: Tensor | None, rng: torch.Generator
+) -> RecoveredText:
+    """Texts by what each token and each place was told; those that are proven are taken out, and the rest is read."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    spaces = _spaces_of(attacked, "h.0.mlp.c_fc").likely
-    if not spaces or spaces[0].free < SPARE:
-        return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
-    best, last = Batch([], [], float("inf")), LastBlock.of(attacked)
-    sure: list[bool] = []
-    tables = (cells[0], cells[min(2, len(cells) - 1)])
-    by_keys = texts_by_keys(attacked, tables[0], spaces[0], marks)
-    for texts in _arranged(attacked, tables, spaces[0], marks, by_keys, rng):
-        batch = _explained(attacked, texts, attacked.samples)
-        if batch is None:
-            best = best if best.sequences else replace(best, sequences=texts)
-            continue
-        if batch.unexplained < certain_below(attacked):
-            return RecoveredText(nothing, batch.sequences, [True] * len(batch.sequences))
-        proven = [] if last is None else last.proven(attacked, batch.sequences, batch.labels)
-        if sum(proven) > sum(sure) or (sum(proven) == sum(sure) and batch.unexplained < best.unexplained):
-            best, sure = replace(batch, others=[one for one in texts if one not in batch.sequences]), proven
-    sequences = [*best.sequences, *best.others]
-    certified = [*sure, *[False] * (len(sequences) - len(sure))]
+    rest, proven, last = attacked, Batch([], [], 1.0), LastBlock.of(attacked)
+    best = Batch([], [], float("inf"))
+    for _ in range(MOST_PEELS):
+        if proven.sequences and size_of(rest) < certain_below(attacked) * size_of(attacked):
+            return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
+        spaces = _spaces_of(rest, "h.0.mlp.c_fc").likely
+        if not spaces or spaces[0].free < SPARE:
+            if not proven.sequences:
+                return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
+            break
+        found = _best_arranged(rest, attacked, proven, last, cells, spaces[0], marks, rng)
+        if found.unexplained < certain_below(attacked):
+            return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
+        best = min(best, found, key=lambda batch: batch.unexplained)
+        if last is None or not attacked.whole:
+            break
+        more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
+        if len(more.sequences) <= len(proven.sequences):
+            break
+        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
+        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
+        proven = more
+        cells = list(_cells(rest, _spaces_of(rest, FIRST).likely, used, rng)) or cells
+    others = [one for one in [*best.sequences, *best.others] if one not in proven.sequences]
+    sequences = [*proven.sequences, *others]
+    certified = [*[True] * len(proven.sequences), *[False] * len(others)]
     return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")
+
+
+def _best_arranged(
+    rest: AttackedText,
+    attacked: AttackedText,
+    proven: Batch,
+    last: LastBlock | None,
+    cells: Sequence[Cells],
+    space: RowSpace,
+    marks: Marks,
+    rng: torch.Generator,
+) -> Batch:
+    """The batch that leaves least unexplained; one that is certain, or has texts that are, ends the search."""
+    best, missing = Batch([], [], float("inf")), attacked.samples - len(proven.sequences)
+    tables = (cells[0], cells[min(2, len(cells) - 1)])
+    by_keys = texts_by_keys(rest, missing, tables[0], space, marks)
+    for texts in _arranged(rest, missing, tables, space, marks, by_keys, rng):
+        batch = _beside(proven, texts, rest, attacked, all_or_none=False)
+        if batch is None:
+            best = best if best.sequences else replace(best, sequences=[*proven.sequences, *texts])
+            continue
+        if batch.unexplained < best.unexplained:
+            best = replace(batch, others=[one for one in texts if one not in batch.sequences])
+        if best.unexplained < certain_below(attacked):
+            break
+        if (
+            last is not None
+            and attacked.whole
+            and last.labelled(rest, [one for one in texts if one not in proven.sequences]).sequences
+        ):
+            break
+    return best
 
 
 def _arranged(
     attacked: AttackedText,
+    missing: int,
     tables: Sequence[Cells],
     space: RowSpace,
     marks: Marks,
@@ -340,5 +382,5 @@ def _arranged(
     """Texts that keys told, and where these are too few, with them what clusters of tokens make."""
     yield by_keys
     for table, parts in product(tables, TOLD_APART):
-        texts = arrange_encoder(attacked, table, space, marks, parts, rng)
+        texts = arrange_encoder(attacked, missing, table, space, marks, parts, rng)
         yield [*by_keys, *(one for one in texts if one not in by_keys)]
