@@ -35,6 +35,7 @@ CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of 
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
 UNLIKELY = 1e30  # nats: a training that does not stay finite
+WIDER = 1.15  # a draw around what a whole layer says than its errors (label_zoo.py --few, seeds 601, 602)
 FAVOURED = 3  # classes at most that half of the broad draw's clients have more of (convention)
 LIMITS = 9  # evenly spaced among shares of classes that do not show, of which one is chosen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of

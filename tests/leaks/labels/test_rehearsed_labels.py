@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from fedspill.defenses.clip_noise import ClipNoise
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.leaks.composition.decaf import Decaf
 from fedspill.leaks.composition.guess import Proportions
+from fedspill.leaks.labels.counts.trial import Tried
 from fedspill.leaks.labels.guess import LabelCounts
-from fedspill.leaks.labels.labels import Labels
+from fedspill.leaks.labels.labels import Labels, _believed
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.heads import last_linear
 from fedspill.observe.rehearsed_shares import (
@@ -30,7 +32,7 @@ from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
 from fedspill.threat import CURIOUS_SERVER
-from fedspill.trace import MemoryTrace, View
+from fedspill.trace import MemoryTrace, Origin, View
 from fedspill.training import LocalTraining
 
 SGD = LocalTraining(lr=0.05, batch_size=16)
@@ -159,7 +161,37 @@ def test_counts_are_whole_and_add_up() -> None:
     assert bool((counts.sum(1) == 23).all())
     assert bool((counts >= 0).all())
     assert float((counts / 23 - shares).abs().max()) < 1 / 23
-    assert float(shares[0::2].amax(1).mean()) > 2 * float(shares[1::2].amax(1).mean())  # few classes, then even ones
+    assert float(shares[0:4:2].amax(1).mean()) > 2 * float(shares[1:4:2].amax(1).mean())  # few classes, then even ones
+
+
+def test_the_broad_draw_has_clients_with_half_of_one_class_of_a_hundred() -> None:
+    shares = broad_shares(48, 100, (0.1, 0.3, 1.0, 5.0), torch.Generator().manual_seed(0))
+    largest = shares.amax(1)
+    folds = torch.arange(48) // 4 % 2
+    assert bool((shares.sum(1) - 1 < 1e-9).all())
+    assert all(bool((largest[folds == fold] > 0.4).any()) for fold in (0, 1))
+    assert float((largest < 0.15).double().mean()) > 0.3  # and others with nothing of the kind
+
+
+def test_an_update_by_itself_is_believed_as_far_as_its_trial_bears_it_out() -> None:
+    """Rehearsals state .8; the update by itself .9, which its trial bears out in the first round alone."""
+    of = [Origin(number, f"client:{place}") for number in (0, 1) for place in (0, 1)]
+    rehearsals, alone = (
+        LabelCounts(
+            of, torch.full((4, 2), count), confidence=torch.full((4,), stated), sure=torch.zeros(4, 2),
+            low=torch.zeros(4, 2).long(), high=torch.full((4, 2), count), routes=(route,) * 4,
+        )
+        for count, stated, route in ((1, 0.8, "rehearsed"), (2, 0.9, "bayes"))
+    )  # fmt: skip
+    stage: Any = SimpleNamespace(updates=[SimpleNamespace(round=origin.round) for origin in of])
+    results: Any = [SimpleNamespace(near=True)] * 4
+    tried = {0: Tried(right=0.85, stated=0.9), 1: Tried(right=0.7, stated=0.9)}
+    found = _believed(stage, results, rehearsals, alone, tried)
+    assert found.routes == ("bayes", "bayes", "rehearsed", "rehearsed")
+    assert found.confidence is not None
+    assert found.confidence.tolist() == pytest.approx([0.85, 0.85, 0.8, 0.8], abs=1e-6)
+    far: Any = [SimpleNamespace(near=False)] + [SimpleNamespace(near=True)] * 3
+    assert _believed(stage, far, rehearsals, alone, {}).routes == ("bayes",) + ("rehearsed",) * 3
 
 
 def test_samples_are_dealt_as_wanted_each_client_from_half_of_them() -> None:

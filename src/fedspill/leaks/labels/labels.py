@@ -104,7 +104,7 @@ def _believed(
     assert own.confidence is not None
     assert alone.confidence is not None
     errs_more = [tried[nearest(update.round, tried)].errs_more if tried else math.inf for update in stage.updates]
-    stated = (1 - torch.tensor(errs_more).double() * (1 - alone.confidence.double())).clamp_min(0)
+    stated = (1 - torch.tensor(errs_more).double() * (1 - alone.confidence.double())).nan_to_num(0.0).clamp_min(0)
     numbers = torch.tensor([update.round for update in stage.updates])
     by_itself = torch.tensor([not one.near for one in results])
     for number in set(numbers.tolist()):
