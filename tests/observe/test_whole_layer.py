@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedspill.observe import rehearsed_shares, whole_layer
-from fedspill.observe.rehearsed_shares import deal_apart
+from fedspill.observe.drawn_clients import deal_apart
 from fedspill.observe.share_fits import positive
 from fedspill.observe.whole_layer import (
     MOST_NUMBERS,
