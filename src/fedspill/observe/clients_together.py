@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedspill.observe.real_errors import rareness
+from fedspill.observe.rehearsed_result import RehearsedShares
 from fedspill.observe.share_fits import positive
 
 
