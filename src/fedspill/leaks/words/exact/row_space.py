@@ -44,7 +44,8 @@ class RowSpace:
     @cached_property
     def _rest(self) -> Tensor:
         """(width, free) an orthonormal basis of all directions outside."""
-        return torch.linalg.qr(self.basis, mode="complete")[0][:, self.rank :].contiguous()
+        rest: Tensor = torch.linalg.qr(self.basis, mode="complete")[0][:, self.rank :].contiguous()
+        return rest
 
     def outside(self, many: int, rng: torch.Generator, beside: Tensor | None = None) -> Tensor:
         """(width, at most many) random orthonormal directions that are orthogonal to the space, and to `beside`."""
