@@ -1,4 +1,4 @@
-"""Inside a feed-forward part: a layer four times as wide as the model, so that four times as many inputs can be told.
+"""Inside a feed-forward part: a layer four times as wide as the model, so that many more inputs can be told.
 
 The gradient of its last matrix has one row for each of the model's dimensions, and every row is a mixture of what that
 matrix read. With more inputs than rows no input lies wholly in the row space. Another one lies in it by a quarter of
