@@ -10,7 +10,7 @@ from fedspill.leaks.words.exact.certificate import LastBlock
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.recover import recover_text
-from fedspill.leaks.words.exact.row_space import RowSpace, RowSpaces, row_spaces
+from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, row_spaces, whitened
 from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.registry import make
 from fedspill.trace import Origin
@@ -82,6 +82,14 @@ def test_a_rank_that_lets_too_many_texts_fit_does_not_end_the_search(monkeypatch
     monkeypatch.setattr(recover, "grow_prefixes", grown)
     rng = torch.Generator().manual_seed(0)
     assert texts in list(recover._candidates(message, RowSpaces([wrong, right], False), [every], every, rng))
+
+
+@pytest.mark.parametrize("many", [40, 60, 66, 90])
+def test_a_few_more_inputs_than_dimensions_are_too_many_as_well(many: int) -> None:
+    rng = torch.Generator().manual_seed(many)
+    gradient = torch.randn(256, many, generator=rng) @ torch.randn(many, 64, generator=rng)
+    spaces = row_spaces(whitened(gradient, torch.zeros(256, 64), 0.0))
+    assert spaces.crowded == (many > 64 - SPARE)
 
 
 def past_the_dimensions() -> tuple[AttackedText, list[list[int]]]:

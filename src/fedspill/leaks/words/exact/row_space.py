@@ -93,6 +93,11 @@ class RowSpaces:
     likely: list[RowSpace]
     full: bool  # whether all directions are far above rounding: too many inputs, or noise
 
+    @property
+    def crowded(self) -> bool:
+        """Whether too few directions are left to test an input by, as with a few more inputs than dimensions."""
+        return self.full or bool(self.likely and self.likely[0].free < SPARE)
+
 
 def row_spaces(rows: Tensor) -> RowSpaces:
     """The space of whitened rows (outputs, width) at each rank that may be the right one, the likeliest first.
