@@ -8,7 +8,8 @@ written. The adversary is a curious server with ten labelled samples of each cla
 does that the protocol has no word for (mixup, another loss, a proximal term, a schedule) the adversary is not told. A
 cell that is in the output already is not run again. With `--wire` the adversary has neither the model's code nor any
 data. With `--composition-only` labels are left out. With `--limit` a reader is tried besides whose labelled samples are
-those of all clients, which no adversary has: what it gets wrong is what updates do not say. With `--few` the cells are
+those of all clients, which no adversary has: what it gets wrong is what updates do not say; and for compositions one
+that has the test set's samples too, which nobody trained on. With `--few` the cells are
 others: two to five classes, of which one may be rare. With `--even` clients are alike, which is easily misread.
 """
 

@@ -15,6 +15,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 from unittest import mock
 
 import torch
@@ -30,7 +31,10 @@ from fedspill.observe.rehearsed_shares import RehearsalSizes
 from fedspill.reproduce import Run
 
 OURS, LIMIT = 100, 250  # auxiliary samples of each class
-MANY = {"RehearsalSizes": partial(RehearsalSizes, broad=192, near=256, layers=3, telling=4), "ENOUGH_FLOPS": 1e30}
+MANY: dict[str, Any] = {
+    "RehearsalSizes": partial(RehearsalSizes, broad=192, near=256, layers=3, telling=4),
+    "ENOUGH_FLOPS": 1e30,
+}
 
 
 def error(recording: Recording, seed: int, auxiliary: Examples, **options: str) -> float:

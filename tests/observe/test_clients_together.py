@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedspill.observe.clients_together import HYPOTHESES, read_together
-from fedspill.observe.rehearsed_shares import RehearsedShares
+from fedspill.observe.rehearsed_result import RehearsedShares
 from fedspill.observe.share_fits import positive
 
 CLASSES, NOISE = 8, 0.04

@@ -6,10 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedspill.observe import whole_layer
-from fedspill.observe.rehearsed_shares import deal_apart
+from fedspill.observe import rehearsed_shares, whole_layer
+from fedspill.observe.drawn_clients import deal_apart
 from fedspill.observe.share_fits import positive
-from fedspill.observe.whole_layer import MOST_NUMBERS, Surroundings, can_be_read, on_simplex, read_whole_layer
+from fedspill.observe.whole_layer import (
+    MOST_NUMBERS,
+    LayerShares,
+    Surroundings,
+    can_be_read,
+    on_simplex,
+    read_whole_layer,
+)
 
 CLASSES, NUMBERS, ROWS = 4, 30, 40
 
@@ -119,3 +126,36 @@ def test_clients_of_different_folds_hold_no_sample_together_unless_it_is_the_onl
     assert even & odd == {5}
     for part, wanted in zip(rows, (counts[:2], counts[2:]), strict=True):
         assert torch.equal(torch.stack([torch.bincount(labels[one], minlength=3) for one in part]), wanted)
+
+
+class Around:
+    """Stands for make-believe clients around one; says in which rounds it was asked for nearer ones."""
+
+    counts = torch.ones(ROWS, CLASSES).long()
+
+    def __init__(self) -> None:
+        self.again: list[list[int]] = []
+
+    def surroundings(self, found: rehearsed_shares.RehearsedShares) -> None:
+        return None
+
+    def nearer(self, found: rehearsed_shares.RehearsedShares, rounds: list[int], rng: torch.Generator) -> "Around":
+        self.again.append(rounds)
+        return self
+
+
+@pytest.mark.parametrize(("off", "believed"), [(0.05, True), (0.2, False)])
+def test_the_whole_layer_is_believed_if_it_errs_less_and_then_read_nearer_in_the_rounds_that_tell_most(
+    monkeypatch: pytest.MonkeyPatch, off: float, believed: bool
+) -> None:
+    told = LayerShares(shares(0.7, 0.1, 0.1, 0.1), torch.full((ROWS, CLASSES), off), shares(0.3, 0.1, 0.4, 0.2))
+    monkeypatch.setattr(rehearsed_shares, "can_be_read", lambda spaces: True)
+    monkeypatch.setattr(rehearsed_shares, "read_whole_layer", lambda spaces: [told] * len(spaces))
+    even = shares(0.25, 0.25, 0.25, 0.25)
+    before = rehearsed_shares.RehearsedShares(even, Around.counts, torch.full((ROWS, CLASSES), 0.1), 1.0, True)
+    around = [Around(), Around()]
+    plan = rehearsed_shares.RehearsalSizes()
+    found = rehearsed_shares._by_layers(around, [before] * 2, torch.Generator(), plan)  # type: ignore[arg-type]
+    for one in found:
+        assert torch.equal(one.shares, told.shares if believed else even)
+    assert [one.again for one in around] == [[[1, 3]] if believed else []] * 2

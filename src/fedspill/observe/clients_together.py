@@ -19,16 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedspill.observe.real_errors import rareness
+from fedspill.observe.rehearsed_result import RehearsedShares
 from fedspill.observe.share_fits import positive
-
-if TYPE_CHECKING:
-    from fedspill.observe.rehearsed_shares import RehearsedShares
 
 
 @dataclass(frozen=True)

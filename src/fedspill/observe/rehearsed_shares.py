@@ -22,10 +22,12 @@ from torch import Tensor
 
 from fedspill.errors import NotApplicable
 from fedspill.observe.clients_together import read_together
+from fedspill.observe.drawn_clients import broad_shares, counts_of_shares, deal, deal_apart
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.head_readings import SHARES_ALONE, HeadReader
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.real_errors import rareness
+from fedspill.observe.rehearsed_result import RehearsedShares
 from fedspill.observe.share_fits import ShareFit, fits_of, mixed, positive
 from fedspill.observe.whole_layer import Surroundings, can_be_read, read_whole_layer
 from fedspill.training import Tensors
@@ -35,8 +37,6 @@ CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of 
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
 UNLIKELY = 1e30  # nats: a training that does not stay finite
-WIDER = 1.15  # a draw around what a whole layer says than its errors (label_zoo.py --few, seeds 601, 602)
-FAVOURED = 3  # classes at most that half of the broad draw's clients have more of (convention)
 LIMITS = 9  # evenly spaced among shares of classes that do not show, of which one is chosen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
 
@@ -69,22 +69,6 @@ class SentUpdate:
     sender: str
     samples: int
     tensors: Tensors
-
-
-@dataclass(frozen=True, eq=False)
-class RehearsedShares:
-    """What rehearsals say of an update."""
-
-    shares: Tensor  # (classes,)
-    counts: Tensor  # (make-believe clients, classes) of those around it
-    errors: Tensor  # (make-believe clients, classes) of their estimated shares
-    doubt: float  # how much larger its errors are than these, as its rounds say
-    near: bool  # whether the update lies among what the make-believe clients sent
-
-    @property
-    def error(self) -> float:
-        """The mean L1 distance of such estimates."""
-        return float(self.errors.abs().sum(1).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,8 +337,8 @@ class _Around:
     def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
         """Some of the rounds again, around what was found and as far off as that may be."""
         drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
-        shares = found.shares + WIDER * rareness(len(found.shares)) * found.errors[drawn]
-        shares = positive(shares * (self.shown | (found.shares > self.hidden)))
+        off = rareness(len(found.shares)) * found.doubt * found.errors[drawn]
+        shares = positive((found.shares + off) * (self.shown | (found.shares > self.hidden)))
         scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
         return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=False)
 
@@ -467,64 +451,3 @@ def _log_likelihoods(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, 
         off = ((asked.readings[name] - forward.shares) / spread).square().clamp_max(1e4)
         total -= (0.5 * off + spread.log()).sum(1)
     return total
-
-
-def broad_shares(number: int, classes: int, kinds: Sequence[float], rng: torch.Generator) -> Tensor:
-    """(number, classes) Dirichlet draws around even shares, the kinds in turn; half have favoured classes besides.
-
-    A Dirichlet distribution of many classes gives none of them half of the samples and the others the rest alike.
-    """
-    kind = torch.tensor([kinds[index % len(kinds)] for index in range(number)], dtype=torch.float64)
-    drawn = positive(torch._standard_gamma(kind[:, None].expand(number, classes).contiguous(), generator=rng) + 1e-12)
-    turn = torch.arange(number) // len(kinds) % 4  # of every fold the kinds come once so and once so
-    amount = torch.rand(number, 1, generator=rng, dtype=torch.float64) * (turn >= 2)[:, None]
-    rank = torch.rand(number, classes, generator=rng).argsort(1).argsort(1)
-    chosen = rank <= torch.randint(FAVOURED, (number, 1), generator=rng)
-    favoured = positive(torch.rand(number, classes, generator=rng, dtype=torch.float64) * chosen)
-    return (1 - amount) * drawn + amount * favoured
-
-
-def counts_of_shares(shares: Tensor, samples: int) -> Tensor:
-    """(clients, classes) whole counts that sum to `samples`, largest remainders first."""
-    exact = shares * samples
-    counts = exact.floor()
-    rank = (exact - counts).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-    return (counts + (rank < (samples - counts.sum(1))[:, None])).long()
-
-
-def deal_apart(counts: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
-    """Like `deal`, but the even clients draw from one half of every class's samples and the odd ones from the other.
-
-    So a fit to the even ones is tried on the odd ones by samples that it has not seen.
-    """
-    place = torch.nn.functional.one_hot(labels).cumsum(0).gather(1, labels[:, None]).squeeze(1)
-    alone = torch.bincount(labels)[labels] == 1  # the only one of its class: both need it
-    sides = [torch.nonzero((place % 2 == side) | alone).flatten() for side in (0, 1)]
-    rows = [sides[index % 2][deal(row[None], labels[sides[index % 2]], rng)[0]] for index, row in enumerate(counts)]
-    return torch.stack(rows)
-
-
-def deal(counts: Tensor, labels: Tensor, rng: torch.Generator, *, halves: bool = True) -> Tensor:
-    """(clients, n) auxiliary samples with the wanted label counts (clients, classes).
-
-    Each client draws, with replacement, from a half of every class's samples that is its own. Half of them lie about as
-    far from all of them as all of them lie from the population (half-sampling, McCarthy 1969). So each make-believe
-    client errs as a real one does, of whose samples the adversary has none. Without `halves` a client draws from all,
-    and none repeats before all were dealt.
-    """
-    pools = [torch.nonzero(labels == label).flatten() for label in range(counts.shape[1])]
-    dealt = []
-    for row in counts:
-        parts = []
-        for label in torch.nonzero(row).flatten().tolist():
-            pool, number = pools[label], int(row[label])
-            if halves:
-                either = int(torch.randint(2, (1,), generator=rng))  # half of an odd number
-                own = pool[torch.randperm(len(pool), generator=rng)[: max((len(pool) + either) // 2, 1)]]
-                parts.append(own[torch.randint(len(own), (number,), generator=rng)])
-            else:
-                decks = [pool[torch.randperm(len(pool), generator=rng)] for _ in range(-(-number // len(pool)))]
-                parts.append(torch.cat(decks)[:number])
-        mine = torch.cat(parts)
-        dealt.append(mine[torch.randperm(len(mine), generator=rng)])
-    return torch.stack(dealt)

@@ -21,13 +21,8 @@ from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.labels import Labels, _believed
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.heads import last_linear
-from fedspill.observe.rehearsed_shares import (
-    broad_shares,
-    counts_of_shares,
-    deal,
-    largest_absent,
-    without_absent,
-)
+from fedspill.observe.drawn_clients import broad_shares, counts_of_shares, deal
+from fedspill.observe.rehearsed_shares import largest_absent, without_absent
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator

@@ -4,7 +4,7 @@ import torch
 
 from fedspill.leaks.labels.counts.readings import ReadCounts
 from fedspill.leaks.labels.counts.returning_clients import read_together, trust, weight_of_first
-from fedspill.observe.rehearsed_shares import counts_of_shares
+from fedspill.observe.drawn_clients import counts_of_shares
 
 CLIENTS, ROUNDS, CLASSES = 6, 4, 5
 

@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from fedspill.data.made_up_sentences import MadeUpSentences
+from fedspill.leaks.words.exact import recover
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.certificate import LastBlock
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.recover import recover_text
-from fedspill.leaks.words.exact.row_space import row_spaces
+from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, row_spaces, whitened
+from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.registry import make
 from fedspill.trace import Origin
 from fedspill.training import gradient
@@ -57,6 +59,37 @@ def test_an_input_that_was_not_there_explains_no_more_than_chance_beside_those_t
     support = space.support(torch.cat([there[:80], others[:20]]))  # ten are missing, twenty too many
     assert bool((support[:80] > 2).all())
     assert bool((support[80:] < 1.5).all())
+
+
+def test_an_input_lies_in_the_space_by_more_than_any_other_also_where_inputs_fill_all_dimensions() -> None:
+    rng = torch.Generator().manual_seed(0)
+    many, inner, rows = 1200, 512, 128
+    there, others = (torch.randn(many, inner, generator=rng) for _ in range(2))
+    space = InnerSpace.of(torch.randn(rows, many, generator=rng) @ there, torch.eye(inner))
+    told, usual = space.shares(there).mean(), space.shares(others).mean()
+    assert float(usual) == pytest.approx(rows / inner, abs=0.01)
+    assert float(told) == pytest.approx(rows / inner + (1 - rows / inner) * rows / many, abs=0.02)
+
+
+def test_a_rank_that_lets_too_many_texts_fit_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    message, texts = past_the_dimensions()
+    wrong, right = (RowSpace(torch.eye(64).double()[:, :rank], 64) for rank in (40, 50))
+    every = Cells({0: torch.arange(5)})
+
+    def grown(net: object, cells: object, space: RowSpace, *_: object) -> list[list[int]]:
+        return texts if space is right else [[number] for number in range(message.width)]
+
+    monkeypatch.setattr(recover, "grow_prefixes", grown)
+    rng = torch.Generator().manual_seed(0)
+    assert texts in list(recover._candidates(message, RowSpaces([wrong, right], False), [every], every, rng))
+
+
+@pytest.mark.parametrize("many", [40, 60, 66, 90])
+def test_a_few_more_inputs_than_dimensions_are_too_many_as_well(many: int) -> None:
+    rng = torch.Generator().manual_seed(many)
+    gradient = torch.randn(256, many, generator=rng) @ torch.randn(many, 64, generator=rng)
+    spaces = row_spaces(whitened(gradient, torch.zeros(256, 64), 0.0))
+    assert spaces.crowded == (many > 64 - SPARE)
 
 
 def past_the_dimensions() -> tuple[AttackedText, list[list[int]]]:

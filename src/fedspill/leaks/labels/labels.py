@@ -17,17 +17,12 @@ from fedspill.leaks.labels.counts.readings import REHEARSED, words_of
 from fedspill.leaks.labels.counts.trial import Tried, tried_on_make_believe
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
+from fedspill.observe.drawn_clients import broad_shares, counts_of_shares
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
 from fedspill.observe.real_errors import rareness
 from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
-from fedspill.observe.rehearsed_shares import (
-    RehearsedShares,
-    broad_shares,
-    counts_of_shares,
-    leading_rounds,
-    nearest,
-    rehearsed,
-)
+from fedspill.observe.rehearsed_result import RehearsedShares
+from fedspill.observe.rehearsed_shares import leading_rounds, nearest, rehearsed
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 

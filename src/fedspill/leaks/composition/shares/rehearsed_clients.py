@@ -11,7 +11,8 @@ from fedspill.leaks.composition.shares.combined_rounds import Composition
 from fedspill.messages import Message
 from fedspill.observe.local_changes import LocalChange
 from fedspill.observe.rehearsal_plan import plan_rehearsal
-from fedspill.observe.rehearsed_shares import RehearsedShares, rehearsed
+from fedspill.observe.rehearsed_result import RehearsedShares
+from fedspill.observe.rehearsed_shares import rehearsed
 from fedspill.trace import Origin, View
 
 NOISE = 12.0  # over the samples: what a path may leave open; samples leave 1 to 5 by their noise, turning walks 20

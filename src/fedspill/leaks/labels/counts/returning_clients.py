@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.labels.counts.readings import ReadCounts
-from fedspill.observe.rehearsed_shares import counts_of_shares
+from fedspill.observe.drawn_clients import counts_of_shares
 
 FEWEST_CLIENTS = 3  # that came back: a spread among fewer says nothing (convention)
 CONTRADICTS = 2.0  # times as far apart as readings state to be off: not of the same samples (convention)

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedspill.errors import FedspillError
 from fedspill.leaks.labels.counts.each_update import read_each_update
 from fedspill.messages import EVERYONE, SERVER, Message, client
+from fedspill.observe.drawn_clients import deal
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.rehearsal_plan import RehearsalPlan
-from fedspill.observe.rehearsed_shares import deal
 from fedspill.trace import MemoryTrace, View
 
 TRIED = 8  # make-believe clients of a round (convention)

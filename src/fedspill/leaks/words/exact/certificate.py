@@ -106,7 +106,7 @@ def unexplained(attacked: AttackedText, sequences: Sequence[Sequence[int]], labe
         return size_of(without(attacked, sequences, labels)) / size_of(attacked)
     mine = attacked.sent_by(sequences, labels)
     left = sum(float((mine[name] - tensor).double().square().sum()) for name, tensor in attacked.gradients.items())
-    return left**0.5 / size_of(attacked)
+    return float(left**0.5) / size_of(attacked)
 
 
 def without(attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> AttackedText:

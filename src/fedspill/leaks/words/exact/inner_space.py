@@ -1,9 +1,10 @@
-"""Inside a feed-forward part: a layer four times as wide as the model, so that four times as many inputs can be told.
+"""Inside a feed-forward part: a layer four times as wide as the model, so that many more inputs can be told.
 
 The gradient of its last matrix has one row for each of the model's dimensions, and every row is a mixture of what that
-matrix read. With more inputs than rows no input lies wholly in the row space, but one that was there lies in it by
-rows / inputs of its length on average, another one by a quarter. Inputs that are known are taken out of both: as soon
-as those that are not known are fewer than the rows, the others lie in it wholly.
+matrix read. With more inputs than rows no input lies wholly in the row space. Another one lies in it by a quarter of
+its length squared, one that was there by a quarter and rows / inputs of the rest: its own part beside the chance of all
+others. That holds also where inputs are more than the layer has dimensions. Inputs that are known are taken out of
+both: as soon as those that are not known are fewer than the rows, the others lie in it wholly.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _decoder(
         more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
         if len(more.sequences) <= len(proven.sequences):
             tries += 1
-            if tries > 1 or not spaces.full:
+            if tries > 1 or not spaces.crowded:
                 break
             continue  # past the dimensions a pass depends on what is drawn: once more
         new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
@@ -182,7 +182,7 @@ def _best_batch(
         if same in tried:  # to do a client's steps again is what takes long
             continue
         tried.add(same)
-        batch = _beside(proven, candidates, rest, attacked, all_or_none=spaces.full)
+        batch = _beside(proven, candidates, rest, attacked, all_or_none=spaces.crowded)
         batch = Batch([], [], 1.0) if batch is None else batch
         if batch.unexplained < best.unexplained:
             best = replace(batch, others=[one for one in candidates if one not in batch.sequences])
@@ -200,7 +200,7 @@ def _candidates(
         if rest.samples == 1 and cells and cells[0].many == cells[0].places:
             yield [[int(cells[0].tokens[place][0]) for place in range(cells[0].places)]]
         return
-    if found.full and rest.steps == 1 and rest.whole:
+    if found.crowded and rest.steps == 1 and rest.whole:
         believed = False
         for texts in _past_dimensions(rest, wide, rng):
             believed = True

@@ -44,7 +44,8 @@ class RowSpace:
     @cached_property
     def _rest(self) -> Tensor:
         """(width, free) an orthonormal basis of all directions outside."""
-        return torch.linalg.qr(self.basis, mode="complete")[0][:, self.rank :].contiguous()
+        rest: Tensor = torch.linalg.qr(self.basis, mode="complete")[0][:, self.rank :].contiguous()
+        return rest
 
     def outside(self, many: int, rng: torch.Generator, beside: Tensor | None = None) -> Tensor:
         """(width, at most many) random orthonormal directions that are orthogonal to the space, and to `beside`."""
@@ -91,6 +92,11 @@ class RowSpaces:
 
     likely: list[RowSpace]
     full: bool  # whether all directions are far above rounding: too many inputs, or noise
+
+    @property
+    def crowded(self) -> bool:
+        """Whether too few directions are left to test an input by, as with a few more inputs than dimensions."""
+        return self.full or bool(self.likely and self.likely[0].free < SPARE)
 
 
 def row_spaces(rows: Tensor) -> RowSpaces:
