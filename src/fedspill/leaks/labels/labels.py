@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
@@ -93,13 +92,13 @@ def _believed(
 ) -> LabelCounts:
     """What states to be right more often in a round, `own` rehearsals or each update `alone`.
 
-    An update by itself states as much as its trial on make-believe clients leaves of it. One that is unlike all that
-    was rehearsed is read by itself anyway.
+    An update by itself states less by as much as it overstates in its trial on make-believe clients. One that is
+    unlike all that was rehearsed is read by itself anyway.
     """
     assert own.confidence is not None
     assert alone.confidence is not None
-    errs_more = [tried[nearest(update.round, tried)].errs_more if tried else math.inf for update in stage.updates]
-    stated = (1 - torch.tensor(errs_more).double() * (1 - alone.confidence.double())).nan_to_num(0.0).clamp_min(0)
+    less = [tried[nearest(update.round, tried)].overstated if tried else 1.0 for update in stage.updates]
+    stated = (alone.confidence.double() - torch.tensor(less).double()).clamp_min(0)
     numbers = torch.tensor([update.round for update in stage.updates])
     by_itself = torch.tensor([not one.near for one in results])
     for number in set(numbers.tolist()):

@@ -28,9 +28,9 @@ class Tried:
     stated: float  # the same, as the reading expected it
 
     @property
-    def errs_more(self) -> float:
-        """How much larger errors are than stated; 1 or more."""
-        return max(1.0, (1 - self.right) / max(1 - self.stated, 1e-9))
+    def overstated(self) -> float:
+        """How much more labels it expected to have right than it had."""
+        return max(0.0, self.stated - self.right)
 
 
 def tried_on_make_believe(
