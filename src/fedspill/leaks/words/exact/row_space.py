@@ -12,6 +12,7 @@ from torch import Tensor
 SPARE = 8  # dimensions that must stay free for a test to mean anything
 _ROUNDING = 2.0**-24  # of float32
 _FAR = 1e3  # times rounding
+_HIGH = 1e2  # the same of a few more inputs than dimensions, whose weakest directions are weak
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +93,12 @@ class RowSpaces:
 
     likely: list[RowSpace]
     full: bool  # whether all directions are far above rounding: too many inputs, or noise
+    floor: float = 0.0  # how far above rounding the weakest direction is, where there are as many as dimensions
 
     @property
     def crowded(self) -> bool:
         """Whether too few directions are left to test an input by, as with a few more inputs than dimensions."""
-        return self.full or bool(self.likely and self.likely[0].free < SPARE)
+        return self.full or self.floor > _HIGH or bool(self.likely and self.likely[0].free < SPARE)
 
 
 def row_spaces(rows: Tensor) -> RowSpaces:
@@ -112,8 +114,9 @@ def row_spaces(rows: Tensor) -> RowSpaces:
     ranks = likely_ranks(values, outputs, width)
     likely = [RowSpace(directions[:rank].T.contiguous(), width) for rank in ranks]
     # The last two may be missing: LayerNorm takes the mean away, and a shift adds one.
-    full = len(values) == width and width > 3 and float(values[-3]) > _FAR * (1 + (outputs / width) ** 0.5)
-    return RowSpaces(likely, full)
+    whole = len(values) == width and width > 3
+    floor = float(values[-3]) / (1 + (outputs / width) ** 0.5) if whole else 0.0
+    return RowSpaces(likely, floor > _FAR, floor)
 
 
 def likely_ranks(values: Tensor, outputs: int, width: int) -> list[int]:
