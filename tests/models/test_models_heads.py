@@ -134,6 +134,30 @@ def test_a_side_branch_that_runs_last_is_not_the_head() -> None:
     assert last_linear(Forward(forward, main=nn.Linear(6, 2), side=nn.Linear(6, 5)), X).name == "main"
 
 
+def test_a_head_may_be_one_part_of_a_sum() -> None:
+    def wide_and_deep(self: Any, x: Tensor) -> Any:
+        return self.wide(x) + self.deep(torch.relu(self.hidden(x)))
+
+    layers = {"wide": nn.Linear(6, 3), "hidden": nn.Linear(6, 5), "deep": nn.Linear(5, 3)}
+    network = Forward(wide_and_deep, **layers)
+    head = last_linear(network, X, classes=3)
+    assert (head.name, head.features) == ("deep", 5)
+    labels = torch.tensor([0, 2, 2])
+    logits = network(X)
+    functional.cross_entropy(logits, labels).backward()
+    errors = logits.detach().softmax(1) - functional.one_hot(labels, 3)
+    assert torch.allclose(layers["deep"].bias.grad, errors.mean(0), atol=1e-6)
+
+
+def test_a_part_that_is_weighed_or_bent_on_its_way_is_no_head() -> None:
+    scaled = Forward(lambda self, x: self.scale(self.fc(x)) + x, fc=nn.Linear(6, 6), scale=nn.BatchNorm1d(6))
+    halved = Forward(lambda self, x: 0.5 * self.fc(x) + x, fc=nn.Linear(6, 6))
+    curved = Forward(lambda self, x: self.fc(x).tanh() + x, fc=nn.Linear(6, 6))
+    for network, words in ((scaled, "BatchNorm1d"), (halved, "something else"), (curved, "something else")):
+        with pytest.raises(NoHead, match=words):
+            last_linear(network, X)
+
+
 def test_the_single_logit_may_lose_its_column() -> None:
     network = Forward(lambda self, x: self.fc(x).squeeze(1), fc=nn.Linear(6, 1))
     assert last_linear(network, X) == Head("fc", "fc.weight", "fc.bias", 1, 6)

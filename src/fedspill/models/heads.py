@@ -7,6 +7,7 @@ the reason. Given an example input, the layer is found by watching the network r
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,13 +38,14 @@ class Head:
 def last_linear(model: nn.Module, example: Tensor | None = None, *, classes: int | None = None) -> Head:
     """The linear layer that gives the model's logits; with `classes`, it must have as many outputs.
 
-    A final log-softmax is let pass: cross-entropy and softmax see through it, so the gradient is that of the logits.
+    A final log-softmax is let pass: cross-entropy and softmax see through it, so the gradient is that of the logits. So
+    is what another layer adds to the logits (wide and deep networks): it leaves the gradient as it is.
     """
     _refuse_lazy(model)
     if example is None:
         name, layer = _registered_last(model)
     else:
-        call = _giving_the_output(_watch(model, example), example)
+        call = _giving_the_output(model, _watch(model, example), example)
         name, layer = call.name, call.layer
     _refuse_indirect(model, name, layer)
     if classes is not None and layer.out_features != classes:
@@ -104,8 +106,8 @@ def _note(
         watched.calls.append(_Call(name, layer, features, output, output._version))
 
 
-def _giving_the_output(watched: _Watched, example: Tensor) -> _Call:
-    """The run of a linear layer whose result is the model's output, or the reason why there is none."""
+def _giving_the_output(model: nn.Module, watched: _Watched, example: Tensor) -> _Call:
+    """The run of a linear layer whose result is the model's output, or a part of its sum; else the reason."""
     output = watched.output
     if not isinstance(output, Tensor):
         raise NoHead(
@@ -122,7 +124,30 @@ def _giving_the_output(watched: _Watched, example: Tensor) -> _Call:
             _refuse_repeated(call, watched, example)
             _refuse_overridden(call)
             return call
+    for call in reversed(watched.calls):
+        if call.logits.shape == output.shape and _is_added(model, example, call.name):
+            _refuse_repeated(call, watched, example)
+            _refuse_overridden(call)
+            return call
     raise _why_not(watched, output)
+
+
+def _is_added(model: nn.Module, example: Tensor, name: str) -> bool:
+    """Whether what the layer gives goes into the output as it is: a push at the layer comes out as the same push.
+
+    It must do so with other weights too, since a scale or normalisation behind the layer may change nothing at first.
+    """
+    other = copy.deepcopy(model)
+    chance = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter *= 0.5 + torch.rand(parameter.shape, generator=chance).to(parameter)
+    before = forward_once(other, example)
+    assert isinstance(before, Tensor)
+    push = torch.randn(before.shape, generator=chance).to(before) * (1 + before.abs().mean())
+    other.get_submodule(name).register_forward_hook(lambda _layer, _args, logits: logits + push)
+    after = forward_once(other, example)
+    return isinstance(after, Tensor) and torch.allclose(after - before, push, rtol=1e-2, atol=1e-3 * float(push.std()))
 
 
 def _is_same(output: Tensor, logits: Tensor) -> bool:
