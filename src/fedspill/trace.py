@@ -214,7 +214,7 @@ class Trace(ABC):
 
 
 # Facts of the protocol that every party has, because every message shows them.
-PUBLIC = ("classes", "head_weight", "head_bias", "algorithm", "weighting")
+PUBLIC = ("classes", "head_weight", "head_bias", "head_is_plain", "algorithm", "weighting")
 
 
 @final

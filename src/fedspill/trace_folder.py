@@ -314,7 +314,7 @@ class FolderTrace(Trace):
                 if head in entry["tensors"]:
                     key = head if "file" in entry else f"{index}/{head}"
                     shape = check_safetensors(self._file_of(entry, line), self._limits)[key]["shape"]
-                    return int(shape[0]) if len(shape) == 2 else 0
+                    return int(shape[0]) if len(shape) >= 2 else 0
         return None
 
     def messages(self, kind: Kind | None = None, *, round: int | None = None) -> Iterator[Message]:

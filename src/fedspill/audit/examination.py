@@ -82,7 +82,9 @@ def _tried(deployment: Deployment, rounds: int) -> list[str]:
     said = [f"{rounds} {'round was' if rounds == 1 else 'rounds were'} trained, and each attack was tried on them."]
     classes = len(deployment.dataset.classes)
     if not deployment.is_vertical and deployment.protocol().get("head_weight") is None:
-        said.append("No last linear layer was found: attacks that read labels in it will be skipped.")
+        said.append(
+            "No last layer with a row for each class was found: attacks that read labels in it will be skipped."
+        )
     if deployment.dataset.train.x.dtype.is_floating_point is False:
         said.append("Inputs are whole numbers (tokens): attacks that rebuild inputs by descent will be skipped.")
     if not deployment.is_vertical and _gives_probabilities(deployment):

@@ -17,7 +17,7 @@ from fedspill.deployment.asked_records import DrawnRecords, draw_asked_records
 from fedspill.deployment.plan import Plan
 from fedspill.deployment.read_tensors import tensors_read
 from fedspill.deployment.targets import attribute_columns, draw_targets
-from fedspill.errors import NoHead, UsageError
+from fedspill.errors import UsageError
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import state_of
 from fedspill.federation.private_towers import PrivateTowers
@@ -25,7 +25,7 @@ from fedspill.federation.trainers import Engine
 from fedspill.federation.vertical import Vertical
 from fedspill.messages import SERVER, Kind
 from fedspill.model_spec import ModelSpec
-from fedspill.models.heads import last_linear
+from fedspill.models.class_rows import any_head
 from fedspill.models.vertical import vertical_net
 from fedspill.partitions.shares import Shares, share_out
 from fedspill.registry import make
@@ -127,10 +127,7 @@ class Deployment:
         if self.is_vertical:
             return vertical.protocol_of(self.plan, self.settings, self.build_model(), self.dataset)
         model = self.build_model()
-        try:
-            head = last_linear(model, self.shares.clients[0].x[:2])
-        except NoHead:
-            head = None
+        head = any_head(model, self.shares.clients[0].x[:2])
         training = self.settings.training
         for defense in self.settings.defenses:
             training = defense.local(training)  # how clients really train is part of the protocol
@@ -139,6 +136,7 @@ class Deployment:
             "classes": len(self.dataset.classes),
             "head_weight": head.weight if head else None,
             "head_bias": head.bias if head else None,
+            "head_is_plain": head.plain if head else None,
             "algorithm": training.algorithm,
             "weighting": self.settings.weighting,
             "secure_aggregation": self.settings.secure_aggregation,

@@ -26,13 +26,14 @@ _UNSEEN = "A product with a bare parameter, or torch.nn.functional.linear, is no
 
 @dataclass(frozen=True)
 class Head:
-    """The last linear layer; `weight` (classes, features) and `bias` (classes) are parameter names of the model."""
+    """The last layer; `weight` (classes, features) and `bias` (classes) are parameter names of the model."""
 
     name: str
     weight: str
     bias: str | None
     classes: int
     features: int
+    plain: bool = True  # features @ weight.T + bias; else each row of the weight is of one class, see class_rows.py
 
 
 def last_linear(model: nn.Module, example: Tensor | None = None, *, classes: int | None = None) -> Head:
@@ -141,7 +142,7 @@ def _is_added(model: nn.Module, example: Tensor, name: str) -> bool:
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter *= 0.5 + torch.rand(parameter.shape, generator=chance).to(parameter)
+            parameter.mul_(0.5 + torch.rand(parameter.shape, generator=chance).to(parameter))
     before = forward_once(other, example)
     assert isinstance(before, Tensor)
     push = torch.randn(before.shape, generator=chance).to(before) * (1 + before.abs().mean())

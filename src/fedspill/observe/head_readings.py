@@ -32,6 +32,9 @@ class HeadReader:
         """`own` are labelled samples; the model is used as scratch space. decays: weights shrink by themselves."""
         load(model, start)
         model.eval()
+        if not isinstance(_layer_of(model, weight), nn.Linear):
+            means = row_inputs(model, weight, own, classes)
+            return HeadReader(weight, bias, means - means.mean(0), shows_presence=False)
         seen = probe_head(model, weight, own)
         means = class_mean_weights(seen.labels, classes) @ seen.features[:, :-1]
         positive_inputs = float(seen.features.min()) >= 0
@@ -76,3 +79,22 @@ class HeadReader:
     def main(self) -> str:
         """The reading by which updates are held against rehearsals."""
         return "rows" if self.bias is None else "bias"
+
+
+def row_inputs(model: nn.Module, weight: str, own: Examples, classes: int) -> Tensor:
+    """(classes, features) what samples of each class move the row of their class by, for each unit of its logit.
+
+    In a plain layer that is the layer's mean input. Where weights are normalised, it is what they answer to.
+    """
+    rows = model.get_parameter(weight)
+    found = []
+    for label in range(classes):
+        samples = own.x[own.y == label].to(rows.device)
+        (gradient,) = torch.autograd.grad(model(samples)[:, label].mean(), rows)
+        found.append(gradient[label].double().flatten().cpu())
+    return torch.stack(found)
+
+
+def _layer_of(model: nn.Module, weight: str) -> nn.Module | None:
+    """The module whose own tensor is called so."""
+    return dict(model.named_modules()).get(weight.rpartition(".")[0])

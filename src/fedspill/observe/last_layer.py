@@ -61,7 +61,7 @@ def read_last_layer(view: View) -> LastLayerGradients:
     if not messages:
         raise NotApplicable("No update, gradient or aggregate was recorded for this adversary.")
     if not isinstance(view.public.get("head_weight"), str):
-        raise NotApplicable("The trace does not say which layer is the last: the model has no linear one.")
+        raise NotApplicable("The trace names no last layer: the model has none with a row for each class.")
     return last_layer_gradients(
         messages,
         weight=view.public["head_weight"],

@@ -81,7 +81,7 @@ class KnownFederation:
 def read_known_federation(view: View) -> KnownFederation:
     head, bias, classes = (view.public.get(word) for word in ("head_weight", "head_bias", "classes"))
     if not isinstance(head, str):
-        raise NotApplicable("The trace does not say which layer is the last: the model has no linear one.")
+        raise NotApplicable("The trace names no last layer: the model has none with a row for each class.")
     auxiliary: Examples = view.knows("aux_data")
     if type(classes) is not int or len(torch.bincount(auxiliary.y, minlength=1)) > classes:
         raise NotApplicable(f"Expected auxiliary data of the federation's classes, the trace says {classes!r}.")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedspill.data.digits import Digits
 from fedspill.dataset import Examples
@@ -19,8 +20,9 @@ from fedspill.leaks.composition.guess import Proportions
 from fedspill.leaks.labels.counts.trial import Tried
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.labels import Labels, _believed
+from fedspill.leaks.labels.llg import LLG
 from fedspill.leaks.labels.metrics import overlap, true_counts
-from fedspill.models.heads import last_linear
+from fedspill.models.class_rows import any_head
 from fedspill.observe.drawn_clients import broad_shares, counts_of_shares, deal
 from fedspill.observe.rehearsed_shares import largest_absent, without_absent
 from fedspill.partitions.dirichlet import Dirichlet
@@ -52,12 +54,28 @@ def relu() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
+class Cosine(nn.Module):
+    """A cosine classifier: no linear layer gives its logits, and no class has a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        chance = torch.Generator().manual_seed(2)
+        self.body = nn.Parameter(torch.randn(32, 64, generator=chance) / 8)
+        self.classes = nn.Parameter(torch.randn(10, 32, generator=chance))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = functional.normalize((x.flatten(1) @ self.body.T).relu(), dim=1)
+        return 8 * features @ functional.normalize(self.classes, dim=1).T
+
+
 def recorded(parts: Any, model: nn.Module, training: LocalTraining, rounds: int = 2, **more: Any) -> MemoryTrace:
-    head = last_linear(model)
+    head = any_head(model, parts.clients[0].x[:2])
+    assert head is not None
     protocol = {
         "classes": 10,
         "head_weight": head.weight,
         "head_bias": head.bias,
+        "head_is_plain": head.plain,
         "algorithm": training.algorithm,
         "batch_size": training.batch_size,
         "local_lr": training.lr,
@@ -84,7 +102,11 @@ def rate(guess: LabelCounts, trace: MemoryTrace) -> float:
 
 @pytest.mark.parametrize(
     ("model", "training"),
-    [(layer_norm(), SGD), (relu(), replace(SGD, optimizer="adam", lr=0.003)), (relu(), replace(SGD, epochs=3))],
+    [
+        (layer_norm(), SGD),
+        (relu(), replace(SGD, optimizer="adam", lr=0.003)),
+        (relu(), replace(SGD, epochs=3)),
+    ],
 )
 def test_labels_are_found_whatever_the_architecture_and_the_optimizer(
     parts: Any, model: nn.Module, training: LocalTraining
@@ -94,6 +116,16 @@ def test_labels_are_found_whatever_the_architecture_and_the_optimizer(
     assert isinstance(guess, LabelCounts)
     assert set(guess.routes) == {"rehearsed"}
     assert rate(guess, trace) > 0.9
+
+
+def test_a_head_that_is_no_plain_layer_is_read(parts: Any) -> None:
+    model = Cosine()
+    trace = recorded(parts, model, SGD)
+    view = view_of(trace, model, parts.auxiliary)
+    ours, published = Labels()(view, seed=0), LLG()(view, seed=0)
+    assert isinstance(ours, LabelCounts)
+    assert isinstance(published, LabelCounts)
+    assert rate(ours, trace) > max(0.85, rate(published, trace) + 0.1)
 
 
 def test_the_stated_confidence_and_intervals_hold(parts: Any) -> None:

@@ -60,7 +60,7 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     messages = messages_of(view, layer)
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
-    plain = optimizer.name == "sgd" and (bias is None or _adds_up(layer, bias))
+    plain = optimizer.name == "sgd" and _has_plain_head(view) and (bias is None or _adds_up(layer, bias))
     if layer.classes == 2 and probe is None and wire is None:
         each = _two_classes(view, layer, bias, messages, plain=plain)
     else:
@@ -128,6 +128,11 @@ def _by_evidence(
     return each.rows(order.argsort())
 
 
+def _has_plain_head(view: View) -> bool:
+    """Whether the last layer is features @ weight + bias, as far as anyone has said otherwise."""
+    return view.public.get("head_is_plain") is not False
+
+
 def _adds_up(layer: LastLayerGradients, bias: Tensor) -> bool:
     """Whether plain SGD at the stated learning rate can have made such updates.
 
@@ -161,7 +166,9 @@ def _spans(
 
 
 def _by_itself(view: View, sent: Sequence[Message]) -> ModelAnswers | None:
-    """What the last layer says without any data, where the models that clients got were seen."""
+    """What a plain last layer says without any data, where the models that clients got were seen."""
+    if not _has_plain_head(view):
+        return None
     weight, bias = str(view.public.get("head_weight")), str(view.public.get("head_bias"))
     before = {message.round: message.tensors for message in view.get("model")} if view.sees("model") else {}
     heads = []
