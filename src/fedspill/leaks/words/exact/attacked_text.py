@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -98,8 +98,11 @@ def mean_gradient(net: TextTransformer, batch: Examples) -> dict[str, Tensor]:
     """What training.gradient gives, a few texts at a time, so that memory does not grow with the batch."""
     total: dict[str, Tensor] = {}
     counted = 0
-    for places in torch.split(torch.arange(len(batch)), _AT_ONCE):
-        part = batch.take(places.to(batch.x.device))
+    real = net.real(batch.x)
+    lengths = (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
+    for places in torch.split(lengths.argsort(stable=True), _AT_ONCE):  # as long as the longest of them: not of all
+        part = batch.take(places)
+        part = replace(part, x=part.x[:, : int(lengths[places].max())])
         many = _losses(net, part)
         if not many:
             continue  # texts of one token predict nothing
@@ -128,6 +131,13 @@ def batch_of(sequences: Sequence[Sequence[int]], labels: Sequence[int], net: Tex
     device = net.wte.weight.device
     vocabulary = None if padding is None else Vocabulary((), padding)
     return Examples(x.to(device), torch.tensor(labels, dtype=torch.int64, device=device), vocabulary=vocabulary)
+
+
+def alike_long(sequences: Sequence[Sequence[int]], many: int) -> Iterator[list[int]]:
+    """Numbers of all texts, so many at a time, those of like length together: each part is as long as its longest."""
+    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
+    for begin in range(0, len(order), many):
+        yield order[begin : begin + many]
 
 
 def along_longest(prefixes: Sequence[Sequence[int]]) -> tuple[list[list[int]], Tensor, Tensor]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.words.exact.attacked_text import AttackedText, along_longest, batch_of
+from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, along_longest, batch_of
 from fedspill.leaks.words.exact.growing import Growing, NextTokens, block_of
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.token_test import Cells
@@ -212,21 +212,23 @@ def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tenso
     kind = _quick(behind.state)
     block, many = block_of(alive.net, 0), len(behind.tokens)
     directions, counts = looked_at
-    screen = directions.to(kind)
+    screen, inner = directions.to(kind), len(directions)
     (output, output_bias), (wider, wider_bias) = linear_weight(block.attn.c_proj), linear_weight(block.mlp.c_fc)
-    output, wider = output.T.to(kind), wider[: len(screen)].T.to(kind)
+    # LayerNorm takes the mean away, divides by the length, and is linear but for that length: it is taken along.
+    norm, wider = block.ln_2, wider[:inner]
+    read = torch.cat([(wider * norm.weight).T, torch.eye(alive.net.wte.embedding_dim).to(wider)], 1)
+    read = read - read.mean(0)
+    state = (behind.state if output_bias is None else behind.state + output_bias) @ read
+    shift = wider @ norm.bias if wider_bias is None else wider @ norm.bias + wider_bias[:inner]
+    state, shift = state.to(kind), shift.to(kind)
     shares = torch.zeros(len(alive.texts), many, device=screen.device)
-    for row, column, mixed in alive.mixed(behind, screen.shape[0]):
-        state = behind.state[column : column + mixed.shape[1]] + (mixed.flatten(0, 1).to(kind) @ output).view(
-            mixed.shape
-        )
-        state = state if output_bias is None else state + output_bias
-        before = block.ln_2(state).flatten(0, 1).to(kind) @ wider
-        before = before if wider_bias is None else before + wider_bias[: len(screen)].to(kind)
+    for row, column, brought in alive.brought(behind, (output.T @ read).to(kind)):
+        brought += state[column : column + brought.shape[1]]
+        length = brought[..., inner:].float().square().mean(2, keepdim=True).add(norm.eps).sqrt()
+        before = (brought[..., :inner] / length.to(kind)).add_(shift)
         sizes = (nn.functional.gelu(before, approximate=block.mlp.approximate) @ screen).float().square()
-        inside, every = (sizes @ counts).unbind(1)
-        found = (inside / every.clamp_min(1e-30)).view(mixed.shape[:2])
-        shares[row : row + len(mixed), column : column + mixed.shape[1]] = found
+        inside, every = (sizes @ counts).unbind(2)
+        shares[row : row + len(brought), column : column + brought.shape[1]] = inside / every.clamp_min(1e-30)
     shares = shares - shares.median(1, keepdim=True).values
     if len(alive.texts) > 8:  # some tokens are nearer to the space behind every prefix
         shares = shares - shares.median(0, keepdim=True).values
@@ -270,12 +272,13 @@ def _inner(attacked: AttackedText, prefixes: list[list[int]], blocks: int) -> li
     inner = 4 * attacked.width
     device = attacked.net.wte.weight.device
     found = [torch.zeros(len(prefixes), inner, device=device) for _ in range(blocks)]
-    for begin in range(0, len(longest), _TEXTS_AT_ONCE):
-        part = longest[begin : begin + _TEXTS_AT_ONCE]
-        mine = ((rows >= begin) & (rows < begin + len(part))).nonzero().flatten()
-        x = batch_of(part, [0] * len(part), attacked.net).x
+    for numbers in alike_long(longest, _TEXTS_AT_ONCE):
+        at = torch.full((len(longest),), -1)
+        at[numbers] = torch.arange(len(numbers))
+        mine = (at[rows] >= 0).nonzero().flatten()
+        x = batch_of([longest[one] for one in numbers], [0] * len(numbers), attacked.net).x
         for of_block, read in zip(found, _caught(attacked, x), strict=False):
-            of_block[mine] = read[rows[mine] - begin, places[mine]]
+            of_block[mine] = read[at[rows[mine]], places[mine]]
     return found
 
 
