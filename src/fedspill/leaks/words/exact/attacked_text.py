@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples, Vocabulary
 from fedspill.errors import NotApplicable
 from fedspill.leaks.words.embedding_rows import readable
-from fedspill.leaks.words.exact.row_space import whitened
+from fedspill.leaks.words.exact.row_space import RowSpaces, row_spaces, whitened
 from fedspill.messages import Message
 from fedspill.models.lora import LoraLinear
 from fedspill.models.text_transformer import Block, TextTransformer
@@ -71,6 +71,11 @@ class AttackedText:
                 kept = 0.0 if self.lr is None else 1 / (self.lr * self.steps**0.5)
                 return whitened(self.gradients[name], self.net.get_parameter(name), kept)
         return None
+
+    def spaces_of(self, layer: str) -> RowSpaces:
+        """The space of these rows, at each rank that may be the right one."""
+        rows = self.rows_of(layer)
+        return RowSpaces([], False) if rows is None else row_spaces(rows)
 
     def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
         """What a client with these texts would have sent, as a mean step gradient, rounded as its weights were."""

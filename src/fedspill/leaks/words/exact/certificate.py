@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, along_longest, batch_of, mean_gradient
+from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, batch_of, mean_gradient
 from fedspill.leaks.words.exact.row_space import RowSpace, row_spaces
 from fedspill.leaks.words.exact.step_labels import mean_signals, times_there
 
@@ -156,15 +156,9 @@ class LastBlock:
         """How many different texts there are."""
         return self.space.rank
 
-    @torch.no_grad()
-    def ends(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> list[bool]:
-        """Of each prefix of a decoder whether a text may end with it: what the last block reads lies among the rows."""
-        longest, rows, places = along_longest(sequences)
-        far = torch.zeros(len(longest), max(map(len, longest)), dtype=torch.float64)
-        for numbers in alike_long(longest, _AT_ONCE):
-            read = self._read(attacked, [longest[one] for one in numbers])[0]
-            far[numbers, : read.shape[1]] = self.space.distance(read).cpu()
-        return [bool(near) for near in far[rows, places] < 10 * CERTAIN]
+    def ends(self, read: Tensor) -> Tensor:
+        """(n,) whether a text may end where the last block's feed-forward part reads (n, width): among the rows."""
+        return self.space.distance(read) < 10 * CERTAIN
 
     def proven(self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> list[bool]:
         """Of each text and label whether taking its part away takes one direction away, and nothing else.

@@ -41,6 +41,7 @@ class Judged:
     inner: list[Tensor]  # per block (n, 4 width): what the last matrix reads
     keys: list[Tensor]  # per block (n, heads, depth)
     values: list[Tensor]
+    read: Tensor  # (n, width) by the feed-forward part of the last block that is followed
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +87,10 @@ class Growing:
                 scores = torch.einsum("thd,alhd->athl", behind.query[part], keys) / sqrt(depth)
                 weights = torch.cat([scores, own[part].expand(len(keys), -1, -1)[..., None]], -1).softmax(-1).to(turn)
                 alone = weights[..., -1].transpose(0, 1) @ turned_own  # (tokens, prefixes, m)
-                yield row, column, torch.baddbmm(
-                    alone.transpose(0, 1), weights[..., :-1].flatten(2), turned[row : row + rows]
+                yield (
+                    row,
+                    column,
+                    torch.baddbmm(alone.transpose(0, 1), weights[..., :-1].flatten(2), turned[row : row + rows]),
                 )
 
     def attended(self, behind: NextTokens, prefixes: Tensor, chosen: Tensor) -> Tensor:
@@ -96,23 +99,24 @@ class Growing:
         told = (behind.state, behind.query, behind.key, behind.value)
         parts = [
             self._attend(0, some, *(of_token[those] for of_token in told))
-            for some, those in torch.stack([prefixes, chosen]).split(self._at_once(), 1)
+            for some, those in self._in_parts(prefixes, chosen)
         ]
         read: Tensor = block.ln_2(torch.cat(parts))
         return read
 
     def judged(self, prefixes: Tensor, tokens: Tensor) -> Judged:
         """These tokens behind these prefixes (n,), through all blocks that are followed."""
-        pairs = torch.stack([prefixes, tokens]).split(self._at_once(), 1)
-        parts = [self._through_blocks(*part) for part in pairs]
-        columns = [
-            [torch.cat(of_block) for of_block in zip(*column, strict=True)] for column in zip(*parts, strict=True)
-        ]
-        return Judged(prefixes, tokens, *columns)
+        parts = [self._through_blocks(some, those) for some, those in self._in_parts(prefixes, tokens)]
+        inner, keys, values = (
+            [torch.cat(of_block) for of_block in zip(*column, strict=True)]
+            for column in list(zip(*parts, strict=True))[:3]
+        )
+        return Judged(prefixes, tokens, inner, keys, values, torch.cat([part[3] for part in parts]))
 
     def grown(self, behind: NextTokens, prefixes: Tensor, chosen: Tensor) -> Growing:
         """The prefixes with these numbers, each with the token with that number behind it; in the first block."""
-        judged = Judged(prefixes, behind.tokens[chosen], [], [behind.key[chosen]], [behind.value[chosen]])
+        nothing = behind.state[:0]
+        judged = Judged(prefixes, behind.tokens[chosen], [], [behind.key[chosen]], [behind.value[chosen]], nothing)
         return self.followed(judged, torch.arange(len(prefixes), device=prefixes.device))
 
     def followed(self, judged: Judged, chosen: Tensor) -> Growing:
@@ -132,19 +136,21 @@ class Growing:
             ],
         )
 
-    def _through_blocks(self, prefixes: Tensor, tokens: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    def _through_blocks(
+        self, prefixes: Tensor, tokens: Tensor
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
         inner, keys, values = [], [], []
         state = self.net.wte(tokens) + self.net.wpe.weight[self.keys[0].shape[1]]
         for number in range(len(self.keys)):
             block = block_of(self.net, number)
             query, key, value = self._asked(block, block.ln_1(state))
             state = self._attend(number, prefixes, state, query, key, value)
-            read = block.mlp.inner(block.ln_2(state))
-            state = state + block.mlp.c_proj(read)
-            inner.append(read)
+            read = block.ln_2(state)
+            inner.append(block.mlp.inner(read))
+            state = state + block.mlp.c_proj(inner[-1])
             keys.append(key)
             values.append(value)
-        return inner, keys, values
+        return inner, keys, values, read
 
     def _attend(
         self, number: int, prefixes: Tensor, state: Tensor, query: Tensor, key: Tensor, value: Tensor
@@ -157,10 +163,11 @@ class Growing:
         added: Tensor = block_of(self.net, number).attn.c_proj(brought)
         return state + added
 
-    def _at_once(self) -> int:
-        """How many pairs fit into memory with the keys and values of their prefixes."""
+    def _in_parts(self, prefixes: Tensor, tokens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs (n,), (n,) as many at a time as fit into memory with the keys and values of their prefixes."""
         _, length, heads, depth = self.keys[0].shape
-        return max(1, _NUMBERS_AT_ONCE // (2 * heads * depth * (length + 8)))
+        step = max(1, _NUMBERS_AT_ONCE // (2 * heads * depth * (length + 8)))
+        return zip(torch.split(prefixes, step), torch.split(tokens, step), strict=True)
 
     def _asked(self, block: Block, read: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, heads, depth) queries, keys and values of tokens whose normalised state is read (n, width)."""

@@ -14,16 +14,15 @@ from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.cell_tables import LADDER, LOOSE, CellTables
 from fedspill.leaks.words.exact.certificate import (
     Batch,
-    LastBlock,
     by_head,
     certain_below,
     size_of,
     unexplained,
-    without,
 )
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
 from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.next_targets import with_targets
+from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, as_sent, row_spaces
 from fedspill.leaks.words.exact.token_test import Cells
@@ -94,77 +93,61 @@ def _decoder(
     attacked: AttackedText, cells: CellTables, wide: Cells, used: Tensor | None, rng: torch.Generator
 ) -> RecoveredText:
     """Texts by prefixes; those that are proven are taken out, and the rest is read again."""
-    rest, proven = attacked, Batch([], [], 1.0)
-    best = Batch([], [], float("inf"))
-    last = LastBlock.of(attacked)
-    tries = 0
+    nothing = torch.zeros(0, dtype=torch.int64)
+    peeled, best, tries = Peeled.of(attacked), Batch([], [], float("inf")), 0
     for _ in range(MOST_PEELS):
-        if size_of(rest) < certain_below(attacked) * size_of(attacked):
-            return RecoveredText(torch.zeros(0, dtype=torch.int64), proven.sequences, [True] * len(proven.sequences))
-        spaces = _spaces_of(rest, "h.0.mlp.c_fc")
-        found = _best_batch(rest, attacked, proven, last, spaces, cells, wide, rng)
+        proven, spaces = peeled.proven, peeled.rest.spaces_of("h.0.mlp.c_fc")
+        if peeled.nothing_left:
+            return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
+        found = _best_batch(peeled, spaces, cells, wide, rng)
         if found.unexplained < certain_below(attacked):
-            return RecoveredText(torch.zeros(0, dtype=torch.int64), found.sequences, [True] * len(found.sequences))
+            return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
-        if last is None or not attacked.whole or attacked.steps > 1:
-            break
-        # Labels that the head was given while texts were missing may be wrong: each is tried.
-        more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
-        if len(more.sequences) <= len(proven.sequences):
+        if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             tries += 1
-            if tries > 1 or not spaces.crowded:
+            if peeled.last is None or tries > 1 or not spaces.crowded:
                 break
             continue  # past the dimensions a pass depends on what is drawn: once more
-        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
-        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
-        proven, tries = more, 0
-        first = _spaces_of(rest, FIRST)
-        of_rest = cells.of_rest([] if first.full else first.likely, rest, used, rng)
+        tries, first = 0, peeled.rest.spaces_of(FIRST)
+        of_rest = cells.of_rest([] if first.full else first.likely, peeled.rest, used, rng)
         cells = of_rest if of_rest.any else CellTables(iter([wide]))
-    sequences = proven.sequences + [one for one in best.sequences if one not in proven.sequences]
-    sequences += sorted(best.others, key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
-    certified = [True] * len(proven.sequences) + [False] * (len(sequences) - len(proven.sequences))
+    sequences = peeled.proven.sequences + peeled.new(best.sequences)
+    sequences += sorted(peeled.new(best.others), key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
+    certain = len(peeled.proven.sequences)
     why = "the texts found do not explain all that was sent" if sequences else "no text fits the first block"
-    return RecoveredText(torch.zeros(0, dtype=torch.int64), sequences, certified, why)
-
-
-def _spaces_of(attacked: AttackedText, layer: str) -> RowSpaces:
-    rows = attacked.rows_of(layer)
-    return RowSpaces([], False) if rows is None else row_spaces(rows)
+    return RecoveredText(nothing, sequences, [True] * certain + [False] * (len(sequences) - certain), why)
 
 
 def _best_batch(
-    rest: AttackedText,
-    attacked: AttackedText,
-    proven: Batch,
-    last: LastBlock | None,
+    peeled: Peeled,
     spaces: RowSpaces,
     cells: CellTables,
     wide: Cells,
     rng: torch.Generator,
 ) -> Batch:
     """The batch that leaves least unexplained, over tolerances; the first that is certain ends the search."""
-    best, tried = Batch([], [], float("inf")), set()
-    for candidates in _candidates(rest, spaces, cells, wide, last, rng):
-        if spaces.crowded and last is not None and last.labelled(attacked, candidates).sequences:
-            return Batch([], [], 1.0, candidates)  # they are taken out at once: the others are told more easily then
+    best, tried, proven = Batch([], [], float("inf")), set(), peeled.proven
+    for candidates in _candidates(peeled, spaces, cells, wide, rng):
+        if peeled.proven is not proven:
+            return Batch([], [], 1.0, candidates)  # the others are told more easily without these
         same = frozenset(map(tuple, candidates))
         if same in tried:  # to do a client's steps again is what takes long
             continue
         tried.add(same)
-        batch = _beside(proven, candidates, rest, attacked, all_or_none=spaces.crowded)
+        batch = _beside(peeled, candidates, all_or_none=spaces.crowded)
         batch = Batch([], [], 1.0) if batch is None else batch
         if batch.unexplained < best.unexplained:
             best = replace(batch, others=[one for one in candidates if one not in batch.sequences])
-        if best.unexplained < certain_below(attacked):
+        if best.unexplained < certain_below(peeled.attacked):
             break
     return best
 
 
 def _candidates(
-    rest: AttackedText, found: RowSpaces, cells: CellTables, wide: Cells, last: LastBlock | None, rng: torch.Generator
+    peeled: Peeled, found: RowSpaces, cells: CellTables, wide: Cells, rng: torch.Generator
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
+    rest = peeled.rest
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
     if gradient is None:  # as with adapters on attention alone: a single text is its tokens, one at each place
         table = cells.at(0)
@@ -173,7 +156,7 @@ def _candidates(
         return
     if found.crowded and rest.steps == 1 and rest.whole:
         believed = False
-        for texts in _past_dimensions(rest, wide, last, rng):
+        for texts in _past_dimensions(peeled, wide, rng):
             believed = True
             yield texts
         if believed:
@@ -189,7 +172,7 @@ def _candidates(
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
     if drifted:  # what drifts fills the width before it fills the layers inside
-        yield from _past_dimensions(rest, cells.anywhere(), last, rng)
+        yield from _past_dimensions(peeled, cells.anywhere(), rng)
     others = spaces[1:] + row_spaces(as_sent(gradient)).likely if drifted else spaces[1:]
     others = [space for space in others if space.free >= SPARE]
     for space in others:
@@ -200,31 +183,19 @@ def _candidates(
                 break
 
 
-def _past_dimensions(
-    rest: AttackedText, cells: Cells, last: LastBlock | None, rng: torch.Generator
-) -> Iterator[list[list[int]]]:
+def _past_dimensions(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
     """Texts where there are more prefixes than dimensions, if that is not too much work."""
-    if work(rest, cells) > rest.patience * (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK):
-        return
-    for prefixes in grow_wide(rest, cells, rng):
-        begun = {tuple(prefix[:-1]) for prefix in prefixes}
-        ends = [False] * len(prefixes) if last is None else last.ends(rest, prefixes)
-        yield [one for one, end in zip(prefixes, ends, strict=True) if end or tuple(one) not in begun]
+    most = peeled.attacked.patience * (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK)
+    if work(peeled.rest, cells) <= most:
+        yield from grow_wide(peeled, cells, rng)
 
 
-def _beside(
-    proven: Batch,
-    candidates: Sequence[Sequence[int]],
-    rest: AttackedText,
-    attacked: AttackedText,
-    *,
-    all_or_none: bool,
-) -> Batch | None:
+def _beside(peeled: Peeled, candidates: Sequence[Sequence[int]], *, all_or_none: bool) -> Batch | None:
     """The texts that were there beside those that are proven, with these, and what they leave of the whole message."""
-    others = [one for one in candidates if one not in proven.sequences]
+    attacked, rest, proven, others = peeled.attacked, peeled.rest, peeled.proven, peeled.new(candidates)
     if not proven.sequences or attacked.lr is not None:  # what rounded the weights was the sum of all
         return _explained(attacked, [*proven.sequences, *others], attacked.samples, all_or_none)
-    found = _explained(rest, others, attacked.samples - len(proven.sequences), all_or_none)
+    found = _explained(rest, others, peeled.missing, all_or_none)
     if found is None:
         return None
     left = found.unexplained * size_of(rest) / size_of(attacked)
@@ -266,64 +237,49 @@ def _encoder(
 ) -> RecoveredText:
     """Texts by what each token and each place was told; those that are proven are taken out, and the rest is read."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    rest, proven, last = attacked, Batch([], [], 1.0), LastBlock.of(attacked)
-    best = Batch([], [], float("inf"))
+    peeled, best = Peeled.of(attacked), Batch([], [], float("inf"))
     for _ in range(MOST_PEELS):
-        if proven.sequences and size_of(rest) < certain_below(attacked) * size_of(attacked):
+        proven, spaces = peeled.proven, peeled.rest.spaces_of("h.0.mlp.c_fc").likely
+        if peeled.nothing_left:
             return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
-        spaces = _spaces_of(rest, "h.0.mlp.c_fc").likely
         if not spaces or spaces[0].free < SPARE:
             if not proven.sequences:
                 return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
             break
-        found = _best_arranged(rest, attacked, proven, last, cells, spaces[0], marks, rng)
+        found = _best_arranged(peeled, cells, spaces[0], marks, rng)
         if found.unexplained < certain_below(attacked):
             return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
-        if last is None or not attacked.whole:
+        if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             break
-        more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
-        if len(more.sequences) <= len(proven.sequences):
-            break
-        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
-        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
-        proven = more
-        of_rest = cells.of_rest(_spaces_of(rest, FIRST).likely, rest, used, rng)
+        of_rest = cells.of_rest(peeled.rest.spaces_of(FIRST).likely, peeled.rest, used, rng)
         cells = of_rest if of_rest.any else cells
-    others = [one for one in [*best.sequences, *best.others] if one not in proven.sequences]
-    sequences = [*proven.sequences, *others]
+    proven, others = peeled.proven, peeled.new([*best.sequences, *best.others])
     certified = [*[True] * len(proven.sequences), *[False] * len(others)]
-    return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")
+    return RecoveredText(
+        nothing, [*proven.sequences, *others], certified, "the texts found do not explain all that was sent"
+    )
 
 
 def _best_arranged(
-    rest: AttackedText,
-    attacked: AttackedText,
-    proven: Batch,
-    last: LastBlock | None,
+    peeled: Peeled,
     cells: CellTables,
     space: RowSpace,
     marks: Marks,
     rng: torch.Generator,
 ) -> Batch:
     """The batch that leaves least unexplained; one that is certain, or has texts that are, ends the search."""
-    best, missing = Batch([], [], float("inf")), attacked.samples - len(proven.sequences)
+    best, rest, missing = Batch([], [], float("inf")), peeled.rest, peeled.missing
     tables = (cells.at(0), cells.at(2))
     by_keys = texts_by_keys(rest, missing, tables[0], space, marks)
     for texts in _arranged(rest, missing, tables, space, marks, by_keys, rng):
-        batch = _beside(proven, texts, rest, attacked, all_or_none=False)
+        batch = _beside(peeled, texts, all_or_none=False)
         if batch is None:
-            best = best if best.sequences else replace(best, sequences=[*proven.sequences, *texts])
+            best = best if best.sequences else replace(best, sequences=[*peeled.proven.sequences, *texts])
             continue
         if batch.unexplained < best.unexplained:
             best = replace(batch, others=[one for one in texts if one not in batch.sequences])
-        if best.unexplained < certain_below(attacked):
-            break
-        if (
-            last is not None
-            and attacked.whole
-            and last.labelled(rest, [one for one in texts if one not in proven.sequences]).sequences
-        ):
+        if best.unexplained < certain_below(peeled.attacked) or peeled.take_out(texts):
             break
     return best
 

@@ -10,14 +10,16 @@ serves there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, along_longest, batch_of
+from fedspill.leaks.words.exact.certificate import LastBlock
 from fedspill.leaks.words.exact.growing import Growing, NextTokens, block_of
 from fedspill.leaks.words.exact.inner_space import InnerSpace
+from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.models.lora import linear_weight
 
@@ -37,24 +39,35 @@ _FULLEST = 0.9  # share of the inner dimensions that inputs may fill when they a
 _ROOMY = 0.55  # of an inner layer may be filled by inputs if it is to do alone
 _PER_DIMENSION = 4  # tokens drawn for each inner dimension, to know its usual inputs
 _TEXTS_AT_ONCE = 16
+_AT_ONCE_OUT = 0.05  # of the width: whole texts with so many tokens are taken out together
 
 
 @torch.no_grad()
-def grow_wide(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
-    """After each pass all prefixes that are believed to have been there, while they become more."""
+def grow_wide(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
+    """After each pass the texts that are believed to have been there, or their beginnings, while they become more.
+
+    Texts that are proven are taken out on the way, and as soon as what is left is within the dimensions it ends.
+    """
+    attacked = peeled.rest
     if not cells.places or not all(f"h.{block}.mlp.c_proj.weight" in attacked.gradients for block in _blocks(attacked)):
         return
     nothing_known = _needed(attacked, cells, rng)
     blocks = len(nothing_known.spaces)
+    whole = None if peeled.last is None else _Whole(peeled, peeled.last)
     known: list[list[int]] = []
     for _ in range(_PASSES):
         start = nothing_known.knowing(_inner(attacked, known, blocks)) if known else nothing_known
-        grown = _grown(attacked, cells, start, set(map(tuple, known)), rng)
+        grown = _grown(attacked, cells, start, set(map(tuple, known)), whole, rng)
+        if whole is not None and (whole.enough or peeled.take_out(whole.texts)):
+            yield whole.texts
+            return
         believed = _supported(attacked, grown, nothing_known.spaces)
         if len(believed) <= len(known):
             return
         known = believed
-        yield known
+        begun = {tuple(prefix[:-1]) for prefix in known}
+        ended = set(map(tuple, whole.texts)) if whole is not None else set()
+        yield [one for one in known if tuple(one) in ended or tuple(one) not in begun]
 
 
 def work(attacked: AttackedText, cells: Cells) -> float:
@@ -165,10 +178,42 @@ def _deviations(shares: Tensor, drawn: int) -> Tensor:
     return (left - usual) / (1.4826 * (left[:, -drawn:] - usual).abs().median()).clamp_min(1e-6)
 
 
+@dataclass(eq=False)
+class _Whole:
+    """Texts that are whole among the prefixes of a pass: the last block tells, which reads the end of a text alone."""
+
+    peeled: Peeled
+    last: LastBlock
+    texts: list[list[int]] = field(default_factory=list)
+    enough: bool = False  # were taken out: what is left is within the dimensions
+    alive: Growing = field(init=False)
+
+    def begin(self) -> None:
+        net = self.peeled.attacked.net
+        self.alive = Growing.begun(net, len(net.h))
+
+    def follow(self, prefixes: Tensor, tokens: Tensor) -> None:
+        """Goes on with these tokens behind these prefixes."""
+        judged = self.alive.judged(prefixes, tokens)
+        self.alive = self.alive.followed(judged, torch.arange(len(prefixes), device=prefixes.device))
+        ends = self.last.ends(judged.read).tolist()
+        self.texts += [text for text, end in zip(self.alive.texts, ends, strict=True) if end and text not in self.texts]
+        if sum(map(len, self.peeled.new(self.texts))) > _AT_ONCE_OUT * self.peeled.attacked.width:
+            more = self.peeled.take_out(self.texts)
+            self.enough = more and not self.peeled.rest.spaces_of("h.0.mlp.c_fc").crowded
+
+
 def _grown(
-    attacked: AttackedText, cells: Cells, told: _Evidence, known: set[tuple[int, ...]], rng: torch.Generator
+    attacked: AttackedText,
+    cells: Cells,
+    told: _Evidence,
+    known: set[tuple[int, ...]],
+    whole: _Whole | None,
+    rng: torch.Generator,
 ) -> list[list[int]]:
     """One pass from the first place to the last: all prefixes that stood out, or were known."""
+    if whole is not None:
+        whole.begin()
     alive, found = Growing.begun(attacked.net, len(told.spaces)), []
     believed: list[Tensor] = []
     usual = 0.0
@@ -204,6 +249,10 @@ def _grown(
             screen = told.screen(rng)
         alive = alive.followed(pairs, chosen)
         found += alive.texts
+        if whole is not None:
+            whole.follow(pairs.prefixes[chosen], pairs.tokens[chosen])
+            if whole.enough:
+                break
     return found
 
 
