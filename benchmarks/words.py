@@ -338,7 +338,7 @@ def rows_table(args: argparse.Namespace) -> None:
             "optimizer": "adam", "lr": 0.001, "weight_decay": 0.01, "batch_size": 4, "epochs": 2,
         },
     }  # fmt: skip
-    for label, training in list(trainings.items())[args.skip :]:
+    for label, training in list(trainings.items())[args.skip :][: args.take]:
         for threat in ("curious-server", "eavesdropper", "curious-server-secagg"):
             plan = {**base, "training": training}
             if threat == "curious-server-secagg":  # sums of ten clients
@@ -388,7 +388,7 @@ def row_defenses_table(args: argparse.Namespace) -> None:
             "record": {"rounds": None},
         },
     }
-    for label, changes in list(cases.items())[args.skip :]:
+    for label, changes in list(cases.items())[args.skip :][: args.take]:
         threat = "curious-server-secagg" if label == "secure aggregation" else "curious-server"
         run = Federation.run(args, {**base, **changes})
         outcome, why = run.attacked_by("embedding-rows", threat)
@@ -451,7 +451,7 @@ def _defenses_of(args: argparse.Namespace, folder: str) -> None:
         "top 10 %": {"defenses": [{"name": "compression", "drop": 0.9}]},
         "secure aggregation": {"federation": {**base["federation"], "secure_aggregation": True}},
     }  # fmt: skip
-    for label, changes in list(cases.items())[args.skip :]:
+    for label, changes in list(cases.items())[args.skip :][: args.take]:
         threat = "curious-server-secagg" if label == "secure aggregation" else "curious-server"
         run = Federation.run(args, {**base, **changes})
         right = run.accuracy
@@ -553,6 +553,7 @@ def main() -> None:
     parser.add_argument("--lrs", type=rates, default=[1e-4, 1e-3, 1e-2], help="learning rates of `fedavg`")
     parser.add_argument("--step-size", type=int, default=0, help="texts in one local step of `fedavg`; 0: all")
     parser.add_argument("--skip", type=int, default=0, help="rows of `rows` or `defenses` to leave out")
+    parser.add_argument("--take", type=int, default=None, help="rows of these to do; all if not given")
     parser.add_argument("--federation-rounds", type=int, default=30)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is up"))

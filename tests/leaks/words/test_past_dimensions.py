@@ -6,9 +6,11 @@ import torch
 from fedspill.data.made_up_sentences import MadeUpSentences
 from fedspill.leaks.words.exact import recover
 from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.cell_tables import CellTables
 from fedspill.leaks.words.exact.certificate import LastBlock
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.inner_space import InnerSpace
+from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.recover import recover_text
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, row_spaces, whitened
 from fedspill.leaks.words.exact.token_test import Cells
@@ -81,7 +83,8 @@ def test_a_rank_that_lets_too_many_texts_fit_does_not_end_the_search(monkeypatch
 
     monkeypatch.setattr(recover, "grow_prefixes", grown)
     rng = torch.Generator().manual_seed(0)
-    assert texts in list(recover._candidates(message, RowSpaces([wrong, right], False), [every], every, rng))
+    tables, spaces = CellTables(iter([every])), RowSpaces([wrong, right], False)
+    assert texts in list(recover._candidates(Peeled.of(message), spaces, tables, every, rng))
 
 
 @pytest.mark.parametrize("many", [40, 60, 66, 90])

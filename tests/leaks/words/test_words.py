@@ -16,10 +16,11 @@ from fedspill.errors import NotApplicable
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import train
 from fedspill.leaks.words.exact.attacked_text import AttackedText, mean_gradient
+from fedspill.leaks.words.exact.cell_tables import settled
 from fedspill.leaks.words.exact.certificate import LastBlock, by_head, certain_below, unexplained
 from fedspill.leaks.words.exact.encoder_texts import Marks
 from fedspill.leaks.words.exact.key_texts import texts_by_keys
-from fedspill.leaks.words.exact.recover import RecoveredText, recover_text, settled
+from fedspill.leaks.words.exact.recover import RecoveredText, recover_text
 from fedspill.leaks.words.exact.row_space import row_spaces
 from fedspill.leaks.words.exact.token_test import Cells, TokenTest
 from fedspill.leaks.words.guess import ClientText, stacked

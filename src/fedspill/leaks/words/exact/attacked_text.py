@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples, Vocabulary
 from fedspill.errors import NotApplicable
 from fedspill.leaks.words.embedding_rows import readable
-from fedspill.leaks.words.exact.row_space import whitened
+from fedspill.leaks.words.exact.row_space import RowSpaces, row_spaces, whitened
 from fedspill.messages import Message
 from fedspill.models.lora import LoraLinear
 from fedspill.models.text_transformer import Block, TextTransformer
@@ -72,6 +72,11 @@ class AttackedText:
                 return whitened(self.gradients[name], self.net.get_parameter(name), kept)
         return None
 
+    def spaces_of(self, layer: str) -> RowSpaces:
+        """The space of these rows, at each rank that may be the right one."""
+        rows = self.rows_of(layer)
+        return RowSpaces([], False) if rows is None else row_spaces(rows)
+
     def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
         """What a client with these texts would have sent, as a mean step gradient, rounded as its weights were."""
         batch = batch_of(sequences, labels, self.net)
@@ -98,8 +103,11 @@ def mean_gradient(net: TextTransformer, batch: Examples) -> dict[str, Tensor]:
     """What training.gradient gives, a few texts at a time, so that memory does not grow with the batch."""
     total: dict[str, Tensor] = {}
     counted = 0
-    for places in torch.split(torch.arange(len(batch)), _AT_ONCE):
-        part = batch.take(places.to(batch.x.device))
+    real = net.real(batch.x)
+    lengths = (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
+    for places in torch.split(lengths.argsort(stable=True), _AT_ONCE):  # as long as the longest of them: not of all
+        part = batch.take(places)
+        part = replace(part, x=part.x[:, : int(lengths[places].max())])
         many = _losses(net, part)
         if not many:
             continue  # texts of one token predict nothing
@@ -128,6 +136,13 @@ def batch_of(sequences: Sequence[Sequence[int]], labels: Sequence[int], net: Tex
     device = net.wte.weight.device
     vocabulary = None if padding is None else Vocabulary((), padding)
     return Examples(x.to(device), torch.tensor(labels, dtype=torch.int64, device=device), vocabulary=vocabulary)
+
+
+def alike_long(sequences: Sequence[Sequence[int]], many: int) -> Iterator[list[int]]:
+    """Numbers of all texts, so many at a time, those of like length together: each part is as long as its longest."""
+    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
+    for begin in range(0, len(order), many):
+        yield order[begin : begin + many]
 
 
 def along_longest(prefixes: Sequence[Sequence[int]]) -> tuple[list[list[int]], Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspill.leaks.words.exact.attacked_text import AttackedText, along_longest, batch_of, mean_gradient
+from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, batch_of, mean_gradient
 from fedspill.leaks.words.exact.row_space import RowSpace, row_spaces
 from fedspill.leaks.words.exact.step_labels import mean_signals, times_there
 
@@ -44,13 +44,14 @@ def features(attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tens
         seen.append(inputs[0])
 
     handle = attacked.net.head.register_forward_pre_hook(catch)
+    order: list[int] = []
     try:
-        for begin in range(0, len(sequences), _AT_ONCE):
-            part = sequences[begin : begin + _AT_ONCE]
-            attacked.net(batch_of(part, [0] * len(part), attacked.net).x)
+        for numbers in alike_long(sequences, _AT_ONCE):
+            order += numbers
+            attacked.net(batch_of([sequences[one] for one in numbers], [0] * len(numbers), attacked.net).x)
     finally:
         handle.remove()
-    return torch.cat(seen)
+    return torch.cat(seen)[torch.tensor(order).argsort()]
 
 
 def by_head(attacked: AttackedText, candidates: Sequence[Sequence[int]]) -> Batch | None:
@@ -137,6 +138,7 @@ class LastBlock:
 
     space: RowSpace
     gradient: Tensor  # (4 width, width)
+    judged: dict[tuple[int, ...], Tensor] = field(default_factory=dict)  # per text (classes,), what `_near` says
 
     @staticmethod
     def of(attacked: AttackedText) -> LastBlock | None:
@@ -154,16 +156,9 @@ class LastBlock:
         """How many different texts there are."""
         return self.space.rank
 
-    @torch.no_grad()
-    def ends(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> list[bool]:
-        """Of each prefix of a decoder whether a text may end with it: what the last block reads lies among the rows."""
-        longest, rows, places = along_longest(sequences)
-        far = torch.zeros(len(longest), max(map(len, longest)), dtype=torch.float64)
-        for begin in range(0, len(longest), _AT_ONCE):
-            part = longest[begin : begin + _AT_ONCE]
-            read = self._read(attacked, part)[0]
-            far[begin : begin + len(part), : read.shape[1]] = self.space.distance(read).cpu()
-        return [bool(near) for near in far[rows, places] < 10 * CERTAIN]
+    def ends(self, read: Tensor) -> Tensor:
+        """(n,) whether a text may end where the last block's feed-forward part reads (n, width): among the rows."""
+        return self.space.distance(read) < 10 * CERTAIN
 
     def proven(self, attacked: AttackedText, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> list[bool]:
         """Of each text and label whether taking its part away takes one direction away, and nothing else.
@@ -187,6 +182,13 @@ class LastBlock:
 
     def _near(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:
         """(texts, classes) whether the text with that label is proven, on the processor."""
+        new = [one for one in dict.fromkeys(map(tuple, sequences)) if one not in self.judged]
+        if new:
+            self.judged.update(zip(new, self._judge(attacked, new), strict=True))
+        return torch.stack([self.judged[tuple(one)] for one in sequences])
+
+    def _judge(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """The same of texts that were not asked for before."""
         inputs, signals = self._inputs_and_signals(attacked, sequences)
         orthogonal, small = torch.linalg.qr(self.gradient)
         turned, values, right = (part.to(small) for part in torch.linalg.svd(small.cpu()))
@@ -201,9 +203,10 @@ class LastBlock:
 
     def _inputs_and_signals(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """(texts, width) and (classes, texts, 4 width) at the token that the head reads, in float64."""
-        inputs, signals = [], []
-        for begin in range(0, len(sequences), _AT_ONCE):
-            part = sequences[begin : begin + _AT_ONCE]
+        inputs, signals, order = [], [], list[int]()
+        for numbers in alike_long(sequences, _AT_ONCE):
+            part = [sequences[one] for one in numbers]
+            order += numbers
             place = _read_places(attacked, part)
             every, output, logits = self._read(attacked, part)
             read = every[torch.arange(len(part)), place]
@@ -215,7 +218,8 @@ class LastBlock:
                 of_class.append(signal[torch.arange(len(place)), place].double())
             inputs.append(read.detach().double())
             signals.append(torch.stack(of_class))
-        return torch.cat(inputs), torch.cat(signals, 1)
+        back = torch.tensor(order).argsort()
+        return torch.cat(inputs)[back], torch.cat(signals, 1)[:, back]
 
     def _read(self, attacked: AttackedText, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """(texts, length, width) what the last block reads, (texts, length, 4 width) what it makes of it; logits."""

@@ -52,15 +52,14 @@ def grow_prefixes(
         base = (behind.state + screen.output_bias) @ screen.tilted
         size = (behind.state - behind.state.mean(1, keepdim=True)).norm(dim=1)
         pairs, distances = [], []
-        for row, column, mixed in alive.mixed(behind, space.width):
-            part = slice(column, column + mixed.shape[1])
-            left = (base[part] + mixed @ screen.through_output).norm(dim=2)
-            near = (left < screen.loose * size[part]).nonzero()
+        for row, column, brought in alive.brought(behind, screen.through_output):
+            part = slice(column, column + brought.shape[1])
+            left = (base[part] + brought).norm(dim=2)
+            near = (left < screen.loose * size[part]).nonzero() + torch.tensor([row, column], device=left.device)
             if len(near):
-                attended = block.attn.c_proj(mixed[near[:, 0], near[:, 1]])
-                distance = space.distance(block.ln_2(behind.state[part][near[:, 1]] + attended))
+                distance = space.distance(alive.attended(behind, *near.unbind(1)))
                 good = distance < tolerance * space.level
-                pairs.append(near[good] + torch.tensor([row, column], device=near.device))
+                pairs.append(near[good])
                 distances.append(distance[good])
         fits = torch.cat(pairs) if pairs else torch.zeros(0, 2, dtype=torch.int64)
         if len(fits):

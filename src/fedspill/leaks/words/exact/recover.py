@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from fedspill.leaks.words.exact.adapter_space import adapter_space
 from fedspill.leaks.words.exact.attacked_text import AttackedText
+from fedspill.leaks.words.exact.cell_tables import LADDER, LOOSE, CellTables
 from fedspill.leaks.words.exact.certificate import (
     Batch,
-    LastBlock,
     by_head,
     certain_below,
     size_of,
     unexplained,
-    without,
 )
 from fedspill.leaks.words.exact.encoder_texts import Marks, arrange_encoder
 from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.next_targets import with_targets
+from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, as_sent, row_spaces
-from fedspill.leaks.words.exact.token_test import Cells, TokenTest, every_token
+from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.leaks.words.exact.wide_prefixes import grow_wide, work
 from fedspill.leaks.words.moved_rows import moved_rows
 
 FIRST = "h.0.attn.c_attn"
-# Distances, as shares of a random vector's, within which an input counts as inside: rounding first, then what local
-# steps and noise leave.
-LADDER = (1e-3, 3e-3, 1e-2, 0.03, 0.1)
-LOOSE = (0.05, 0.2, 0.45)
 TOLD_APART = (slice(0, 1), slice(0, 3), slice(2, 3))  # queries, all, values: by which an encoder's texts are told apart
-MOST_CELLS = 180_000
 MOST_PEELS = 16
 MOST_WORK = 6e13  # floating-point operations of one pass past the dimensions: ten minutes of one core; on a GPU
 MOST_WORK_GPU = 2e16
@@ -61,31 +56,28 @@ def recover_text(
     spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else nothing
     adapter = adapter_space(attacked, FIRST)
     likely = spaces.likely if adapter is None else [adapter, *spaces.likely]
-    cells = [] if spaces.full and used is not None else list(_cells(attacked, likely, used, rng))
-    tokens = used if used is not None else torch.zeros(0, dtype=torch.int64)
-    if cells and used is None:
-        tokens = settled(cells[: len(LADDER)]).inside().all_tokens().cpu()
-    if not cells and spaces.full:
-        cells = [_every_cell(attacked, used)]
-    if not cells:
+    every, known = CellTables.every(attacked, used), used is not None
+    cells = every if spaces.full and known else CellTables.told_by(likely, attacked, used, rng)
+    told = not known and cells.any
+    cells = cells if cells.any or not spaces.full else every
+
+    def tokens() -> Tensor:
+        return cells.tokens() if told else torch.zeros(0, dtype=torch.int64) if used is None else used
+
+    if not cells.any:
         why = "the first layer has as many inputs as dimensions" if likely else "nothing of the first layer was sent"
-        return RecoveredText(tokens, why=why)
+        return RecoveredText(tokens(), why=why)
     if not attacked.plain:
-        return RecoveredText(tokens, why="the steps are not those of plain SGD, so that texts cannot be checked")
+        return RecoveredText(tokens(), why="the steps are not those of plain SGD, so that texts cannot be checked")
     # Where the first layer is full it does not say which tokens: past the dimensions all are tried.
-    wide = _every_cell(attacked, used) if spaces.full else cells[0]
+    wide = (every if spaces.full else cells).at(0)
     causal = attacked.net.causal
     texts = _decoder(attacked, cells, wide, used, rng) if causal else _encoder(attacked, cells, marks, used, rng)
     whole = bool(texts.sequences) and all(texts.certified) and len(texts.sequences) == attacked.samples
-    if whole or not len(tokens):
-        tokens = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
-    return replace(texts, tokens=tokens)
-
-
-def settled(tables: Sequence[Cells]) -> Cells:
-    """The loosest table of those that the next one adds least to: what was there lies near, what was not lies far."""
-    growth = [after.many / before.many for before, after in pairwise(tables)]
-    return tables[max(place for place, value in enumerate(growth) if value == min(growth))] if growth else tables[0]
+    named = texts.tokens if whole else tokens()
+    if not len(named):
+        named = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
+    return replace(texts, tokens=named)
 
 
 def used_tokens(attacked: AttackedText) -> Tensor | None:
@@ -97,112 +89,74 @@ def used_tokens(attacked: AttackedText) -> Tensor | None:
     return moved_rows(rows.double(), still, attacked.net.wte.weight.detach().double()).cpu()
 
 
-def _cells(
-    attacked: AttackedText, spaces: Sequence[RowSpace], used: Tensor | None, rng: torch.Generator
-) -> Iterator[Cells]:
-    """Which token may stand where, at each tolerance, the strictest first."""
-    allowed = None if used is None else used.to(attacked.net.wte.weight.device)
-    roomy = [space for space in spaces if space.free >= SPARE]
-    for number, space in enumerate(roomy):
-        test = TokenTest.of(attacked.net, space, rng, allowed)
-        # Where the tokens are known any of them may stand anywhere in the end: looser tables are not worth their time.
-        for tolerance in (LADDER if number == 0 else LOOSE)[: len(LADDER) if allowed is None else 1]:
-            cells = test.within(tolerance, MOST_CELLS)
-            if cells.many:
-                yield cells
-    if allowed is not None and "wpe.weight" in attacked.gradients:  # tokens are known: any may stand at any place
-        yield _every_cell(attacked, used)
-
-
-def _every_cell(attacked: AttackedText, used: Tensor | None) -> Cells:
-    """Any token that may have been used at any place that may have been."""
-    cells = every_token(attacked.net, used)
-    positions = attacked.gradients.get("wpe.weight")
-    if positions is None:
-        return cells
-    places = int((positions.abs().sum(1) > 0).sum())
-    return Cells({place: tokens for place, tokens in cells.tokens.items() if place < places})
-
-
 def _decoder(
-    attacked: AttackedText, cells: Sequence[Cells], wide: Cells, used: Tensor | None, rng: torch.Generator
+    attacked: AttackedText, cells: CellTables, wide: Cells, used: Tensor | None, rng: torch.Generator
 ) -> RecoveredText:
     """Texts by prefixes; those that are proven are taken out, and the rest is read again."""
-    rest, proven = attacked, Batch([], [], 1.0)
-    best = Batch([], [], float("inf"))
-    last = LastBlock.of(attacked)
-    tries = 0
+    nothing = torch.zeros(0, dtype=torch.int64)
+    peeled, best, tries = Peeled.of(attacked), Batch([], [], float("inf")), 0
     for _ in range(MOST_PEELS):
-        if size_of(rest) < certain_below(attacked) * size_of(attacked):
-            return RecoveredText(torch.zeros(0, dtype=torch.int64), proven.sequences, [True] * len(proven.sequences))
-        spaces = _spaces_of(rest, "h.0.mlp.c_fc")
-        found = _best_batch(rest, attacked, proven, spaces, cells, wide, rng)
+        proven, spaces = peeled.proven, peeled.rest.spaces_of("h.0.mlp.c_fc")
+        if peeled.nothing_left:
+            return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
+        found = _best_batch(peeled, spaces, cells, wide, rng)
         if found.unexplained < certain_below(attacked):
-            return RecoveredText(torch.zeros(0, dtype=torch.int64), found.sequences, [True] * len(found.sequences))
+            return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
-        if last is None or not attacked.whole or attacked.steps > 1:
-            break
-        # Labels that the head was given while texts were missing may be wrong: each is tried.
-        more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
-        if len(more.sequences) <= len(proven.sequences):
+        if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             tries += 1
-            if tries > 1 or not spaces.crowded:
+            if peeled.last is None or tries > 1 or not spaces.crowded:
                 break
             continue  # past the dimensions a pass depends on what is drawn: once more
-        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
-        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
-        proven, tries = more, 0
-        first = _spaces_of(rest, FIRST)
-        cells = ([] if first.full else list(_cells(rest, first.likely, used, rng))) or [wide]
-    sequences = proven.sequences + [one for one in best.sequences if one not in proven.sequences]
-    sequences += sorted(best.others, key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
-    certified = [True] * len(proven.sequences) + [False] * (len(sequences) - len(proven.sequences))
+        tries, first = 0, peeled.rest.spaces_of(FIRST)
+        of_rest = cells.of_rest([] if first.full else first.likely, peeled.rest, used, rng)
+        cells = of_rest if of_rest.any else CellTables(iter([wide]))
+    sequences = peeled.proven.sequences + peeled.new(best.sequences)
+    sequences += sorted(peeled.new(best.others), key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
+    certain = len(peeled.proven.sequences)
     why = "the texts found do not explain all that was sent" if sequences else "no text fits the first block"
-    return RecoveredText(torch.zeros(0, dtype=torch.int64), sequences, certified, why)
-
-
-def _spaces_of(attacked: AttackedText, layer: str) -> RowSpaces:
-    rows = attacked.rows_of(layer)
-    return RowSpaces([], False) if rows is None else row_spaces(rows)
+    return RecoveredText(nothing, sequences, [True] * certain + [False] * (len(sequences) - certain), why)
 
 
 def _best_batch(
-    rest: AttackedText,
-    attacked: AttackedText,
-    proven: Batch,
+    peeled: Peeled,
     spaces: RowSpaces,
-    cells: Sequence[Cells],
+    cells: CellTables,
     wide: Cells,
     rng: torch.Generator,
 ) -> Batch:
     """The batch that leaves least unexplained, over tolerances; the first that is certain ends the search."""
-    best, tried = Batch([], [], float("inf")), set()
-    for candidates in _candidates(rest, spaces, cells, wide, rng):
+    best, tried, proven = Batch([], [], float("inf")), set(), peeled.proven
+    for candidates in _candidates(peeled, spaces, cells, wide, rng):
+        if peeled.proven is not proven:
+            return Batch([], [], 1.0, candidates)  # the others are told more easily without these
         same = frozenset(map(tuple, candidates))
         if same in tried:  # to do a client's steps again is what takes long
             continue
         tried.add(same)
-        batch = _beside(proven, candidates, rest, attacked, all_or_none=spaces.crowded)
+        batch = _beside(peeled, candidates, all_or_none=spaces.crowded)
         batch = Batch([], [], 1.0) if batch is None else batch
         if batch.unexplained < best.unexplained:
             best = replace(batch, others=[one for one in candidates if one not in batch.sequences])
-        if best.unexplained < certain_below(attacked):
+        if best.unexplained < certain_below(peeled.attacked):
             break
     return best
 
 
 def _candidates(
-    rest: AttackedText, found: RowSpaces, cells: Sequence[Cells], wide: Cells, rng: torch.Generator
+    peeled: Peeled, found: RowSpaces, cells: CellTables, wide: Cells, rng: torch.Generator
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
+    rest = peeled.rest
     gradient = rest.inputs_gradient("h.0.mlp.c_fc")
     if gradient is None:  # as with adapters on attention alone: a single text is its tokens, one at each place
-        if rest.samples == 1 and cells and cells[0].many == cells[0].places:
-            yield [[int(cells[0].tokens[place][0]) for place in range(cells[0].places)]]
+        table = cells.at(0)
+        if rest.samples == 1 and table.many == table.places:
+            yield [[int(table.tokens[place][0]) for place in range(table.places)]]
         return
     if found.crowded and rest.steps == 1 and rest.whole:
         believed = False
-        for texts in _past_dimensions(rest, wide, rng):
+        for texts in _past_dimensions(peeled, wide, rng):
             believed = True
             yield texts
         if believed:
@@ -210,64 +164,38 @@ def _candidates(
     spaces = found.likely
     if spaces and spaces[0].free >= SPARE:
         most = max(200, 4 * rest.samples)
-        for table, tolerance in zip(_each(cells, len(LADDER)), LADDER, strict=False):
-            texts = grow_prefixes(rest.net, table, spaces[0], tolerance, most, rng)
+        for number, tolerance in enumerate(LADDER):
+            texts = grow_prefixes(rest.net, cells.at(number), spaces[0], tolerance, most, rng)
             yield texts
             if len(texts) >= rest.width:  # more would fit at every looser tolerance; the rank may be another one
                 break
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
     if drifted:  # what drifts fills the width before it fills the layers inside
-        yield from _past_dimensions(rest, _anywhere(cells), rng)
+        yield from _past_dimensions(peeled, cells.anywhere(), rng)
     others = spaces[1:] + row_spaces(as_sent(gradient)).likely if drifted else spaces[1:]
     others = [space for space in others if space.free >= SPARE]
-    loosest = _each(cells, len(LADDER))[-1]
     for space in others:
         for tolerance in LOOSE:
-            texts = grow_prefixes(rest.net, loosest, space, tolerance, 2 * rest.samples, rng)
+            texts = grow_prefixes(rest.net, cells.at(len(LADDER) - 1), space, tolerance, 2 * rest.samples, rng)
             yield texts
             if len(texts) >= rest.width:
                 break
 
 
-def _past_dimensions(rest: AttackedText, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
+def _past_dimensions(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
     """Texts where there are more prefixes than dimensions, if that is not too much work."""
-    if work(rest, cells) > rest.patience * (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK):
-        return
-    last = LastBlock.of(rest)
-    for prefixes in grow_wide(rest, cells, rng):
-        begun = {tuple(prefix[:-1]) for prefix in prefixes}
-        ends = [False] * len(prefixes) if last is None else last.ends(rest, prefixes)
-        yield [one for one, end in zip(prefixes, ends, strict=True) if end or tuple(one) not in begun]
-        whole = [one for one, end in zip(prefixes, ends, strict=True) if end]
-        if last is not None and last.labelled(rest, whole).sequences:
-            return  # they can be taken out, and what is then left is told more easily than by another pass
+    most = peeled.attacked.patience * (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK)
+    if work(peeled.rest, cells) <= most:
+        yield from grow_wide(peeled, cells, rng)
 
 
-def _anywhere(tables: Sequence[Cells]) -> Cells:
-    """The tokens of all tables, each at any place that one of them has."""
-    tokens = torch.unique(torch.cat([table.all_tokens() for table in tables]))
-    return Cells(dict.fromkeys(range(max(table.places for table in tables)), tokens))
-
-
-def _each(cells: Sequence[Cells], many: int) -> list[Cells]:
-    """One table for each tolerance; the last stands in for those that are missing."""
-    return [cells[min(place, len(cells) - 1)] for place in range(many)]
-
-
-def _beside(
-    proven: Batch,
-    candidates: Sequence[Sequence[int]],
-    rest: AttackedText,
-    attacked: AttackedText,
-    *,
-    all_or_none: bool,
-) -> Batch | None:
+def _beside(peeled: Peeled, candidates: Sequence[Sequence[int]], *, all_or_none: bool) -> Batch | None:
     """The texts that were there beside those that are proven, with these, and what they leave of the whole message."""
-    others = [one for one in candidates if one not in proven.sequences]
+    attacked, rest, proven, others = peeled.attacked, peeled.rest, peeled.proven, peeled.new(candidates)
     if not proven.sequences or attacked.lr is not None:  # what rounded the weights was the sum of all
         return _explained(attacked, [*proven.sequences, *others], attacked.samples, all_or_none)
-    found = _explained(rest, others, attacked.samples - len(proven.sequences), all_or_none)
+    found = _explained(rest, others, peeled.missing, all_or_none)
     if found is None:
         return None
     left = found.unexplained * size_of(rest) / size_of(attacked)
@@ -305,67 +233,53 @@ def _explained(
 
 
 def _encoder(
-    attacked: AttackedText, cells: Sequence[Cells], marks: Marks, used: Tensor | None, rng: torch.Generator
+    attacked: AttackedText, cells: CellTables, marks: Marks, used: Tensor | None, rng: torch.Generator
 ) -> RecoveredText:
     """Texts by what each token and each place was told; those that are proven are taken out, and the rest is read."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    rest, proven, last = attacked, Batch([], [], 1.0), LastBlock.of(attacked)
-    best = Batch([], [], float("inf"))
+    peeled, best = Peeled.of(attacked), Batch([], [], float("inf"))
     for _ in range(MOST_PEELS):
-        if proven.sequences and size_of(rest) < certain_below(attacked) * size_of(attacked):
+        proven, spaces = peeled.proven, peeled.rest.spaces_of("h.0.mlp.c_fc").likely
+        if peeled.nothing_left:
             return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
-        spaces = _spaces_of(rest, "h.0.mlp.c_fc").likely
         if not spaces or spaces[0].free < SPARE:
             if not proven.sequences:
                 return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
             break
-        found = _best_arranged(rest, attacked, proven, last, cells, spaces[0], marks, rng)
+        found = _best_arranged(peeled, cells, spaces[0], marks, rng)
         if found.unexplained < certain_below(attacked):
             return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
-        if last is None or not attacked.whole:
+        if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             break
-        more = last.labelled(attacked, [*proven.sequences, *found.sequences, *found.others])
-        if len(more.sequences) <= len(proven.sequences):
-            break
-        new = [place for place, one in enumerate(more.sequences) if one not in proven.sequences]
-        rest = without(rest, [more.sequences[place] for place in new], [more.labels[place] for place in new])
-        proven = more
-        cells = list(_cells(rest, _spaces_of(rest, FIRST).likely, used, rng)) or cells
-    others = [one for one in [*best.sequences, *best.others] if one not in proven.sequences]
-    sequences = [*proven.sequences, *others]
+        of_rest = cells.of_rest(peeled.rest.spaces_of(FIRST).likely, peeled.rest, used, rng)
+        cells = of_rest if of_rest.any else cells
+    proven, others = peeled.proven, peeled.new([*best.sequences, *best.others])
     certified = [*[True] * len(proven.sequences), *[False] * len(others)]
-    return RecoveredText(nothing, sequences, certified, "the texts found do not explain all that was sent")
+    return RecoveredText(
+        nothing, [*proven.sequences, *others], certified, "the texts found do not explain all that was sent"
+    )
 
 
 def _best_arranged(
-    rest: AttackedText,
-    attacked: AttackedText,
-    proven: Batch,
-    last: LastBlock | None,
-    cells: Sequence[Cells],
+    peeled: Peeled,
+    cells: CellTables,
     space: RowSpace,
     marks: Marks,
     rng: torch.Generator,
 ) -> Batch:
     """The batch that leaves least unexplained; one that is certain, or has texts that are, ends the search."""
-    best, missing = Batch([], [], float("inf")), attacked.samples - len(proven.sequences)
-    tables = (cells[0], cells[min(2, len(cells) - 1)])
+    best, rest, missing = Batch([], [], float("inf")), peeled.rest, peeled.missing
+    tables = (cells.at(0), cells.at(2))
     by_keys = texts_by_keys(rest, missing, tables[0], space, marks)
     for texts in _arranged(rest, missing, tables, space, marks, by_keys, rng):
-        batch = _beside(proven, texts, rest, attacked, all_or_none=False)
+        batch = _beside(peeled, texts, all_or_none=False)
         if batch is None:
-            best = best if best.sequences else replace(best, sequences=[*proven.sequences, *texts])
+            best = best if best.sequences else replace(best, sequences=[*peeled.proven.sequences, *texts])
             continue
         if batch.unexplained < best.unexplained:
             best = replace(batch, others=[one for one in texts if one not in batch.sequences])
-        if best.unexplained < certain_below(attacked):
-            break
-        if (
-            last is not None
-            and attacked.whole
-            and last.labelled(rest, [one for one in texts if one not in proven.sequences]).sequences
-        ):
+        if best.unexplained < certain_below(peeled.attacked) or peeled.take_out(texts):
             break
     return best
 

@@ -9,7 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-SPARE = 8  # dimensions that must stay free for a test to mean anything
+# Dimensions that must stay free for a test to mean anything. One of them is the mean, which LayerNorm takes away; by
+# the others a wrong input passes a tolerance of a thousandth once in 10^12 times.
+SPARE = 5
+_LEAST = 8  # the smallest rank that is believed without a gap near rounding
 _ROUNDING = 2.0**-24  # of float32
 _FAR = 1e3  # times rounding
 _HIGH = 1e2  # the same of a few more inputs than dimensions, whose weakest directions are weak
@@ -133,7 +136,7 @@ def likely_ranks(values: Tensor, outputs: int, width: int) -> list[int]:
     near[(values[1:] > 60 * floor) | (values[:-1] < 2 * floor)] = 0
     place = int(near[:-1].argmax())
     first = place + 1 if near[place] > 4 else max(1, int((values > 6 * floor).sum()))
-    least = min(SPARE, many - 4)
+    least = min(_LEAST, many - 4)
     widest = least + int(ratio[least:-2].argmax()) + 1
     found = dict.fromkeys((first, widest, _above_noise(values, outputs, width)))
     return [rank for rank in found if 0 < rank <= width]

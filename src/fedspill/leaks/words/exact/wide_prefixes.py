@@ -10,14 +10,16 @@ serves there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from fedspill.leaks.words.exact.attacked_text import AttackedText, along_longest, batch_of
+from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, along_longest, batch_of
+from fedspill.leaks.words.exact.certificate import LastBlock
 from fedspill.leaks.words.exact.growing import Growing, NextTokens, block_of
 from fedspill.leaks.words.exact.inner_space import InnerSpace
+from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.models.lora import linear_weight
 
@@ -37,24 +39,35 @@ _FULLEST = 0.9  # share of the inner dimensions that inputs may fill when they a
 _ROOMY = 0.55  # of an inner layer may be filled by inputs if it is to do alone
 _PER_DIMENSION = 4  # tokens drawn for each inner dimension, to know its usual inputs
 _TEXTS_AT_ONCE = 16
+_AT_ONCE_OUT = 0.05  # of the width: whole texts with so many tokens are taken out together
 
 
 @torch.no_grad()
-def grow_wide(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
-    """After each pass all prefixes that are believed to have been there, while they become more."""
+def grow_wide(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
+    """After each pass the texts that are believed to have been there, or their beginnings, while they become more.
+
+    Texts that are proven are taken out on the way, and as soon as what is left is within the dimensions it ends.
+    """
+    attacked = peeled.rest
     if not cells.places or not all(f"h.{block}.mlp.c_proj.weight" in attacked.gradients for block in _blocks(attacked)):
         return
     nothing_known = _needed(attacked, cells, rng)
     blocks = len(nothing_known.spaces)
+    whole = None if peeled.last is None else _Whole(peeled, peeled.last)
     known: list[list[int]] = []
     for _ in range(_PASSES):
         start = nothing_known.knowing(_inner(attacked, known, blocks)) if known else nothing_known
-        grown = _grown(attacked, cells, start, set(map(tuple, known)), rng)
+        grown = _grown(attacked, cells, start, set(map(tuple, known)), whole, rng)
+        if whole is not None and (whole.enough or peeled.take_out(whole.texts)):
+            yield whole.texts
+            return
         believed = _supported(attacked, grown, nothing_known.spaces)
         if len(believed) <= len(known):
             return
         known = believed
-        yield known
+        begun = {tuple(prefix[:-1]) for prefix in known}
+        ended = set(map(tuple, whole.texts)) if whole is not None else set()
+        yield [one for one in known if tuple(one) in ended or tuple(one) not in begun]
 
 
 def work(attacked: AttackedText, cells: Cells) -> float:
@@ -165,10 +178,42 @@ def _deviations(shares: Tensor, drawn: int) -> Tensor:
     return (left - usual) / (1.4826 * (left[:, -drawn:] - usual).abs().median()).clamp_min(1e-6)
 
 
+@dataclass(eq=False)
+class _Whole:
+    """Texts that are whole among the prefixes of a pass: the last block tells, which reads the end of a text alone."""
+
+    peeled: Peeled
+    last: LastBlock
+    texts: list[list[int]] = field(default_factory=list)
+    enough: bool = False  # were taken out: what is left is within the dimensions
+    alive: Growing = field(init=False)
+
+    def begin(self) -> None:
+        net = self.peeled.attacked.net
+        self.alive = Growing.begun(net, len(net.h))
+
+    def follow(self, prefixes: Tensor, tokens: Tensor) -> None:
+        """Goes on with these tokens behind these prefixes."""
+        judged = self.alive.judged(prefixes, tokens)
+        self.alive = self.alive.followed(judged, torch.arange(len(prefixes), device=prefixes.device))
+        ends = self.last.ends(judged.read).tolist()
+        self.texts += [text for text, end in zip(self.alive.texts, ends, strict=True) if end and text not in self.texts]
+        if sum(map(len, self.peeled.new(self.texts))) > _AT_ONCE_OUT * self.peeled.attacked.width:
+            more = self.peeled.take_out(self.texts)
+            self.enough = more and not self.peeled.rest.spaces_of("h.0.mlp.c_fc").crowded
+
+
 def _grown(
-    attacked: AttackedText, cells: Cells, told: _Evidence, known: set[tuple[int, ...]], rng: torch.Generator
+    attacked: AttackedText,
+    cells: Cells,
+    told: _Evidence,
+    known: set[tuple[int, ...]],
+    whole: _Whole | None,
+    rng: torch.Generator,
 ) -> list[list[int]]:
     """One pass from the first place to the last: all prefixes that stood out, or were known."""
+    if whole is not None:
+        whole.begin()
     alive, found = Growing.begun(attacked.net, len(told.spaces)), []
     believed: list[Tensor] = []
     usual = 0.0
@@ -204,6 +249,10 @@ def _grown(
             screen = told.screen(rng)
         alive = alive.followed(pairs, chosen)
         found += alive.texts
+        if whole is not None:
+            whole.follow(pairs.prefixes[chosen], pairs.tokens[chosen])
+            if whole.enough:
+                break
     return found
 
 
@@ -212,21 +261,23 @@ def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tenso
     kind = _quick(behind.state)
     block, many = block_of(alive.net, 0), len(behind.tokens)
     directions, counts = looked_at
-    screen = directions.to(kind)
+    screen, inner = directions.to(kind), len(directions)
     (output, output_bias), (wider, wider_bias) = linear_weight(block.attn.c_proj), linear_weight(block.mlp.c_fc)
-    output, wider = output.T.to(kind), wider[: len(screen)].T.to(kind)
+    # LayerNorm takes the mean away, divides by the length, and is linear but for that length: it is taken along.
+    norm, wider = block.ln_2, wider[:inner]
+    read = torch.cat([(wider * norm.weight).T, torch.eye(alive.net.wte.embedding_dim).to(wider)], 1)
+    read = read - read.mean(0)
+    state = (behind.state if output_bias is None else behind.state + output_bias) @ read
+    shift = wider @ norm.bias if wider_bias is None else wider @ norm.bias + wider_bias[:inner]
+    state, shift = state.to(kind), shift.to(kind)
     shares = torch.zeros(len(alive.texts), many, device=screen.device)
-    for row, column, mixed in alive.mixed(behind, screen.shape[0]):
-        state = behind.state[column : column + mixed.shape[1]] + (mixed.flatten(0, 1).to(kind) @ output).view(
-            mixed.shape
-        )
-        state = state if output_bias is None else state + output_bias
-        before = block.ln_2(state).flatten(0, 1).to(kind) @ wider
-        before = before if wider_bias is None else before + wider_bias[: len(screen)].to(kind)
+    for row, column, brought in alive.brought(behind, (output.T @ read).to(kind)):
+        brought += state[column : column + brought.shape[1]]
+        length = brought[..., inner:].float().square().mean(2, keepdim=True).add(norm.eps).sqrt()
+        before = (brought[..., :inner] / length.to(kind)).add_(shift)
         sizes = (nn.functional.gelu(before, approximate=block.mlp.approximate) @ screen).float().square()
-        inside, every = (sizes @ counts).unbind(1)
-        found = (inside / every.clamp_min(1e-30)).view(mixed.shape[:2])
-        shares[row : row + len(mixed), column : column + mixed.shape[1]] = found
+        inside, every = (sizes @ counts).unbind(2)
+        shares[row : row + len(brought), column : column + brought.shape[1]] = inside / every.clamp_min(1e-30)
     shares = shares - shares.median(1, keepdim=True).values
     if len(alive.texts) > 8:  # some tokens are nearer to the space behind every prefix
         shares = shares - shares.median(0, keepdim=True).values
@@ -270,12 +321,13 @@ def _inner(attacked: AttackedText, prefixes: list[list[int]], blocks: int) -> li
     inner = 4 * attacked.width
     device = attacked.net.wte.weight.device
     found = [torch.zeros(len(prefixes), inner, device=device) for _ in range(blocks)]
-    for begin in range(0, len(longest), _TEXTS_AT_ONCE):
-        part = longest[begin : begin + _TEXTS_AT_ONCE]
-        mine = ((rows >= begin) & (rows < begin + len(part))).nonzero().flatten()
-        x = batch_of(part, [0] * len(part), attacked.net).x
+    for numbers in alike_long(longest, _TEXTS_AT_ONCE):
+        at = torch.full((len(longest),), -1)
+        at[numbers] = torch.arange(len(numbers))
+        mine = (at[rows] >= 0).nonzero().flatten()
+        x = batch_of([longest[one] for one in numbers], [0] * len(numbers), attacked.net).x
         for of_block, read in zip(found, _caught(attacked, x), strict=False):
-            of_block[mine] = read[rows[mine] - begin, places[mine]]
+            of_block[mine] = read[at[rows[mine]], places[mine]]
     return found
 
 
