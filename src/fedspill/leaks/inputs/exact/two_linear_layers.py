@@ -9,6 +9,7 @@ from s S1^-1 q = 1. What remains is a smaller problem of the same kind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +20,12 @@ from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, TruncatedSvd, leadi
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
+from fedspill.leaks.inputs.exact.wide_batches import FurtherLayer, LayeredCondition, find_wide_roots, is_wide, polished
 
 SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
 STARTS_EACH = 4  # for each sample that is sought, at most
 # Without noise the search uses some of the units, which are equations enough, and the root is then refined on all.
 CLEAN, FEWEST_UNITS, UNITS_EACH = 1e-4, 128, 16
-# From this share of the units on a start leads to a sample once in hundreds of times (benchmarks/exact_inputs.py).
-WIDE, WIDE_STARTS = 0.3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +142,12 @@ def recover_batch(
     enough: int | None = None,
     *,
     drifts: bool = False,
+    further: Sequence[FurtherLayer] = (),
 ) -> RecoveredBatch:
     """All samples that the search finds; raises CannotRecover where there are none to be found.
 
-    With `enough` it stops at that many samples whose residual is no more than the noise explains.
+    With `enough` it stops at that many samples whose residual is no more than the noise explains. `further` layers help
+    where the batch fills much of the first one.
     """
     effort = effort or RootSearchEffort()
     bases = gradient_bases(pair, gradients, batch, rng, drifts=drifts)
@@ -161,7 +163,7 @@ def recover_batch(
     rest_bias = None if gradients.first_bias is None else one.left.T @ gradients.first_bias
     found, deltas = one.right.new_zeros(0, bases.batch), []
     time = TimeLeft(effort.seconds)
-    starts, idle = effort.starts * (1 if bases.batch < WIDE * len(layer.weight) else WIDE_STARTS), 0
+    idle = 0
     for peel in range(effort.peels + bases.batch):
         left = bases.batch - len(found)
         # Where starts of every scale found nothing, more of them are not likely to.
@@ -180,22 +182,29 @@ def recover_batch(
             row_space = two.right @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
             bias_equation = None if rest_bias is None else (u[:, :left].T @ rest_bias) / sizes[:left]
             condition = SpanCondition.of(projected_weight @ back, layer.bias, pair.between, row_space, bias_equation)
-        if max(one.tail, two.tail) < CLEAN:
-            condition = condition.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
-        roots = find_roots(
-            condition,
-            left,
-            scale=scale * SCALES[peel % len(SCALES)],
-            tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
-            rng=rng,
-            spread=sizes[:left],
-            starts=min(starts, STARTS_EACH * left),
-            rounds=effort.rounds,
-            time=time,
-        )
+        length = scale * SCALES[peel % len(SCALES)]
+        if is_wide(condition):
+            roots = find_wide_roots(condition, further, left, scale=length, rng=rng, spread=sizes[:left], time=time)
+        else:
+            if max(one.tail, two.tail) < CLEAN:
+                condition = condition.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
+            roots = find_roots(
+                condition,
+                left,
+                scale=length,
+                tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
+                rng=rng,
+                spread=sizes[:left],
+                starts=min(effort.starts, STARTS_EACH * left),
+                rounds=effort.rounds,
+                time=time,
+            )
         if not len(roots):
             continue
-        y, residual = descend(whole, whole.y(roots @ back.T), 8, weighted=False)
+        y = whole.y(roots @ back.T)
+        if is_wide(whole):
+            y = polished(LayeredCondition.of(whole, further, y), y, rng, time)
+        y, residual = descend(whole, y, 8, weighted=False)
         for index in residual.argsort().tolist():
             q = whole.q(y[index])
             if float(residual[index]) > tolerance or is_known(q, found) or len(found) == bases.batch:
