@@ -9,7 +9,6 @@ from s S1^-1 q = 1. What remains is a smaller problem of the same kind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +19,7 @@ from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, TruncatedSvd, leadi
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
-from fedspill.leaks.inputs.exact.wide_batches import FurtherLayer, LayeredCondition, find_wide_roots, is_wide, polished
+from fedspill.leaks.inputs.exact.wide_batches import LayeredCondition, NetworkAbove, find_wide_roots, is_wide, polished
 
 SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
 STARTS_EACH = 4  # for each sample that is sought, at most
@@ -142,12 +141,12 @@ def recover_batch(
     enough: int | None = None,
     *,
     drifts: bool = False,
-    further: Sequence[FurtherLayer] = (),
+    above: NetworkAbove | None = None,
 ) -> RecoveredBatch:
     """All samples that the search finds; raises CannotRecover where there are none to be found.
 
-    With `enough` it stops at that many samples whose residual is no more than the noise explains. `further` layers help
-    where the batch fills much of the first one.
+    With `enough` it stops at that many samples whose residual is no more than the noise explains. What is
+    `above` the pair helps where the batch fills much of the first layer.
     """
     effort = effort or RootSearchEffort()
     bases = gradient_bases(pair, gradients, batch, rng, drifts=drifts)
@@ -163,7 +162,7 @@ def recover_batch(
     rest_bias = None if gradients.first_bias is None else one.left.T @ gradients.first_bias
     found, deltas = one.right.new_zeros(0, bases.batch), []
     time = TimeLeft(effort.seconds)
-    idle = 0
+    idle, wide, further = 0, is_wide(whole), () if above is None else above.further
     for peel in range(effort.peels + bases.batch):
         left = bases.batch - len(found)
         # Where starts of every scale found nothing, more of them are not likely to.
@@ -202,14 +201,19 @@ def recover_batch(
         if not len(roots):
             continue
         y = whole.y(roots @ back.T)
-        if is_wide(whole):
+        if wide:
             y = polished(LayeredCondition.of(whole, further, y), y, rng, time)
-        y, residual = descend(whole, y, 8, weighted=False)
+            residual = whole.values(y).residual
+        else:
+            y, residual = descend(whole, y, 8, weighted=False)
         for index in residual.argsort().tolist():
             q = whole.q(y[index])
             if float(residual[index]) > tolerance or is_known(q, found) or len(found) == bases.batch:
                 continue
-            s, t, activation = deltas_of_sample(pair, bases, q, whole.z(y[index]))
+            z = whole.z(y[index])
+            s, t = deltas_of_sample(pair, bases, z) if above is None or not wide else deltas_by_label(above, bases, z)
+            scale_of_it = 1 / ((s / one.sizes) @ q)
+            s, t, activation = scale_of_it * s, scale_of_it * t, pair.between.value(z[None])[0]
             found, idle = torch.cat([found, q[None]]), 0
             deltas.append(one.left @ s)
             rest_first = rest_first - s[:, None] * q
@@ -222,13 +226,17 @@ def recover_batch(
     return RecoveredBatch(bases.batch, x, residual, delta, tolerance, tails, two.rank, not time.is_over)
 
 
-def deltas_of_sample(pair: LayerPair, bases: GradientBases, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For a sample q (B,) with first-layer values z (m,): its delta1 and delta2 in the bases of the gradients' columns,
-    and its activations (m,).
+def deltas_of_sample(pair: LayerPair, bases: GradientBases, z: Tensor) -> tuple[Tensor, Tensor]:
+    """For a sample with first-layer values z (m,): its delta1 and delta2 in the bases of the gradients' columns, but for
+    a common factor.
     """
     one = bases.first
     sent_down = pair.between.transposed_jacobian_times(z, bases.sent_down)
     null = torch.linalg.svd(torch.cat([one.left, -sent_down], 1), full_matrices=False)[2][-1]
-    s, t = null[: one.rank], null[one.rank :]
-    scale = 1 / ((s / one.sizes) @ q)
-    return scale * s, scale * t, pair.between.value(z[None])[0]
+    return null[: one.rank], null[one.rank :]
+
+
+def deltas_by_label(above: NetworkAbove, bases: GradientBases, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by the network above: half a batch for each unit leaves more than one null vector."""
+    one, two = above.sent_down(z, bases.first.left)
+    return bases.first.left.T @ one, bases.second.left.T @ two

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import Elementwise, map_between_layers
+from fedspill.leaks.inputs.exact.certificate import sent_back
 from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, leading_directions
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, linear_layer, module_chain
 from fedspill.leaks.inputs.exact.reckoned_time import MULTIPLICATION, VALUE, TimeLeft
@@ -41,10 +42,31 @@ class FurtherLayer:
     row_space: Tensor  # (m, r) of the gradient of the next linear layer, orthonormal
 
 
-def further_layers(
+@dataclass(frozen=True, eq=False)
+class NetworkAbove:
+    """What lies above the first layer of a pair: further layers' conditions, and what is sent back through them."""
+
+    model: nn.Module
+    pair: LayerPair
+    further: tuple[FurtherLayer, ...]
+
+    def sent_down(self, z: Tensor, column_space: Tensor) -> tuple[Tensor, Tensor]:
+        """(m,) and (m2,) what a sample with first-layer values z (m,) sends back to both layers of the pair, under the
+        label for which the first is best held by the gradient's column space (m, r).
+        """
+        second = self.pair.second
+        fed = self.pair.between.value(z[None]) @ second.weight.T + (0 if second.bias is None else second.bias)
+        names = (layer.weight_name.rpartition(".")[0] for layer in (self.pair.first, second))
+        one, two = (sent_back(self.model, name, at)[0] for name, at in zip(names, (z[None], fed), strict=True))
+        outside = one - (one @ column_space) @ column_space.T
+        label = int((outside.norm(dim=1) / one.norm(dim=1).clamp_min(1e-300)).argmin())
+        return one[label], two[label]
+
+
+def network_above(
     model: nn.Module, pair: LayerPair, gradients: Mapping[str, Tensor], samples: int, rng: torch.Generator
-) -> list[FurtherLayer]:
-    """The layers behind the first, as far as each next one's gradient clearly has a direction for each sample."""
+) -> NetworkAbove:
+    """Further layers as far as each next one's gradient clearly has a direction for each sample."""
     chain = module_chain(model)
     places = [place for place, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
     names = [f"{chain[place][0]}.weight" for place in places]
@@ -61,7 +83,7 @@ def further_layers(
         if not isinstance(between, Elementwise) or not 0 < CLEAR * fed.tail < 1:
             break
         found.append(FurtherLayer(linear_layer(*chain[here]), between, fed.right))
-    return found
+    return NetworkAbove(model, pair, tuple(found))
 
 
 def is_wide(condition: SpanCondition) -> bool:
