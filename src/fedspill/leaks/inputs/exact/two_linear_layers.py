@@ -178,7 +178,9 @@ def recover_batch(
         if len(found):
             u, sizes, back_t = torch.linalg.svd(rest_first)
             back = back_t[:left].T
-            row_space = two.right @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
+            row_space = two.right
+            if two.tail < CLEAN:
+                row_space = row_space @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
             bias_equation = None if rest_bias is None else (u[:, :left].T @ rest_bias) / sizes[:left]
             condition = SpanCondition.of(projected_weight @ back, layer.bias, pair.between, row_space, bias_equation)
         length = scale * SCALES[peel % len(SCALES)]

@@ -89,7 +89,9 @@ def network_above(
 def is_wide(condition: SpanCondition) -> bool:
     """Whether a share of the condition's equations is too few for its unknowns."""
     units, unknowns = condition.slope.shape
-    return isinstance(condition.between, Elementwise) and SHARE * (units - condition.row_space.shape[1]) < EACH * unknowns
+    return (
+        isinstance(condition.between, Elementwise) and SHARE * (units - condition.row_space.shape[1]) < EACH * unknowns
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +108,12 @@ class LayeredCondition:
     def of(first: SpanCondition, further: Sequence[FurtherLayer], starts: Tensor) -> LayeredCondition:
         """As many layers as it takes; `starts` (R, n) are random points."""
         assert isinstance(first.between, Elementwise)
-        maps, weights, biases, outside = [first.between], list[Tensor](), list[Tensor | float](), [_outside(first.row_space)]
+        maps, weights, biases, outside = (
+            [first.between],
+            list[Tensor](),
+            list[Tensor | float](),
+            [_outside(first.row_space)],
+        )
         for one in further:
             if SHARE * sum(part.shape[1] for part in outside) >= EACH * starts.shape[1]:
                 break
