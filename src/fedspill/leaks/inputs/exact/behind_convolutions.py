@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import map_between_layers
 from fedspill.leaks.inputs.exact.certificate import WHOLE_SHARE, certify, mismatch_up_to_scale
-from fedspill.leaks.inputs.exact.images_with_features import image_from_nothing
 from fedspill.leaks.inputs.exact.images_in_row_space import images_in_row_space
+from fedspill.leaks.inputs.exact.images_with_features import image_from_nothing
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, linear_layer, module_chain
 from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
 from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft

@@ -229,8 +229,8 @@ def recover_batch(
 
 
 def deltas_of_sample(pair: LayerPair, bases: GradientBases, z: Tensor) -> tuple[Tensor, Tensor]:
-    """For a sample with first-layer values z (m,): its delta1 and delta2 in the bases of the gradients' columns, but for
-    a common factor.
+    """delta1 and delta2 of a sample with first-layer values z (m,), in the bases of the gradients' columns, but for a
+    common factor.
     """
     one = bases.first
     sent_down = pair.between.transposed_jacobian_times(z, bases.sent_down)

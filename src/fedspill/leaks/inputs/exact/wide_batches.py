@@ -3,7 +3,7 @@
 From a quarter of the units on, the span condition (sample_roots.py) has hardly more equations than unknowns, and nearly
 all searches end in false minima. Two things lead past them. What further layers are fed lies in the row spaces of their
 gradients too, which gives as many equations again in the same unknowns. And each move is made on a share of the
-equations, drawn anew: a sample fulfils all of them, whichever are drawn, while a false minimum of all is none of a part.
+equations, drawn anew: a sample fulfils any of them, while a false minimum of all is none of most parts.
 """
 
 from __future__ import annotations
