@@ -17,11 +17,18 @@ from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
 from fedspill.leaks.inputs.exact.between_layers import map_between_layers
-from fedspill.leaks.inputs.exact.certificate import certify, mismatch_up_to_scale
-from fedspill.leaks.inputs.exact.images_with_features import images_of
+from fedspill.leaks.inputs.exact.certificate import WHOLE_SHARE, certify, mismatch_up_to_scale
+from fedspill.leaks.inputs.exact.images_in_row_space import images_in_row_space
+from fedspill.leaks.inputs.exact.images_with_features import image_from_nothing
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair, linear_layer, module_chain
 from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
-from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
+from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
+from fedspill.leaks.inputs.exact.two_linear_layers import (
+    PairGradients,
+    RecoveredBatch,
+    RootSearchEffort,
+    recover_batch,
+)
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.objectives import SquaredDistance
@@ -30,7 +37,6 @@ from fedspill.leaks.inputs.search.priors import TotalVariation
 from fedspill.leaks.inputs.search.search import Recipe, one_hot, reconstruct
 
 FEATURES_CERTAIN = 0.02  # distance of what a sample sends back from what was solved for, as unit vectors
-USELESS = 0.5  # the same, from which on features are those of no sample
 # Behind max pools: many starts, and as little total variation as settles what the features leave open.
 BY_PRIOR = Recipe(
     SquaredDistance(per_tensor=True),
@@ -101,33 +107,54 @@ def batch_behind_convolutions(
     room = min(units, features, len(pair.second.weight)) - 1
     if attacked.samples > room:
         raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
-    scaled = replace(effort, scale=usual_norm(network.below, shape, rng))
-    found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, scaled)
+    usual = usual_norm(network.below, shape, rng)
+    gradients = pair_gradients_in(attacked.gradients, pair)
+    found = recover_batch(pair, gradients, rng, attacked.samples, replace(effort, scale=usual))
+    if network.may_determine(shape):
+        answer = _by_images(network, gradients, found, shape, attacked, classes, usual, effort, rng)
+        if len(answer.samples):
+            return answer
     if not len(found.x):
         return RecoveredInputs.none(f"no features are a root of the span condition: {found.why_not_whole}", tried=True)
     bias = 0 if pair.first.bias is None else pair.first.bias
     first = pair.first.weight_name.rpartition(".")[0]
     certificate = certify(attacked.model, first, found.x @ pair.first.weight.T + bias, found.delta)
-    features_sure = (certificate.error < FEATURES_CERTAIN) & (pair.first.bias is not None)
+    sure = (certificate.error < FEATURES_CERTAIN) & (pair.first.bias is not None)
     if not network.has_enough_features(shape):
-        return _features_only(int(features_sure.sum()), attacked)
-    if not network.may_determine(shape):
-        return _behind_pools(network, found.x, features_sure, certificate.labels, shape, attacked, rng)
-    likely = certificate.error < USELESS
-    labels, features_sure = certificate.labels[likely], features_sure[likely]
-    if not len(labels):
-        return _features_only(0, attacked)
-    x, unlike = images_of(network.below, found.x[likely], shape, rng)
-    one_of_a_kind = unlike < SAME_IMAGE
-    if not bool(one_of_a_kind.any()):
-        return _behind_pools(network, found.x[likely], features_sure, labels, shape, attacked, rng)
+        return _features_only(int(sure.sum()), attacked)
+    return _behind_pools(network, found.x, sure, certificate.labels, shape, attacked, rng)
+
+
+def _by_images(
+    network: Convolutions,
+    gradients: PairGradients,
+    found: RecoveredBatch,
+    shape: tuple[int, ...],
+    attacked: AttackedMessage,
+    classes: int,
+    usual: float,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> RecoveredInputs:
+    """Images in the row space of the first linear layer, beginning beside those that have the features `found`."""
+    near = image_from_nothing(network.below, found.x, shape) if len(found.x) else found.x.new_zeros(0, *shape)
+    pair, seen, time = network.pair, (gradients.first, gradients.first_bias), TimeLeft(effort.seconds)
+    images = images_in_row_space(
+        network.below, usual, attacked.model, pair.first, seen, attacked.samples, near, rng, time
+    )
     whole = math.inf
-    if len(x) == attacked.samples:
-        targets = one_hot(labels, classes).double()
-        whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, x, targets)[0]
-    certified = features_sure & one_of_a_kind & (whole < EXPLAINED)
+    if len(images.x) == attacked.samples:
+        targets = one_hot(images.labels, classes).double()
+        whole = mismatch_up_to_scale(gradients_of(attacked.model), attacked.gradient_list, images.x, targets)[0]
+    certified = (images.outside < FEATURES_CERTAIN) & (images.unlike < SAME_IMAGE)
+    if len(images.x):
+        certified &= (images.share / images.share.median() - 1).abs() < WHOLE_SHARE
+    certified &= (whole < EXPLAINED) & (pair.first.bias is not None)
+    lacking = attacked.samples - len(images.x)
+    why = "" if not lacking else f"{len(images.x)} of {attacked.samples} images were found before the search gave up"
+    why = f"{why}: {OUT_OF_TIME}" if lacking and time.is_over else why
     route = "a linear pair behind convolutions"
-    return RecoveredInputs(x, certified, labels, found.why_not_whole, unexplained=whole, route=route)
+    return RecoveredInputs(images.x, certified, images.labels, why, unexplained=whole, route=route)
 
 
 def _features_only(sure: int, attacked: AttackedMessage) -> RecoveredInputs:

@@ -30,6 +30,7 @@ from fedspill.leaks.inputs.exact.one_softmax_layer import only_layer, recover_so
 from fedspill.leaks.inputs.exact.read_by_layers import SAME
 from fedspill.leaks.inputs.exact.two_linear_layers import RootSearchEffort, recover_batch
 from fedspill.leaks.inputs.exact.weight_norm import with_made_weights
+from fedspill.leaks.inputs.exact.wide_batches import network_above
 from fedspill.leaks.inputs.observed_gradients import AttackedMessage, RecoveredInputs
 from fedspill.leaks.inputs.search.candidate_gradients import gradients_of
 from fedspill.leaks.inputs.search.search import one_hot
@@ -204,7 +205,9 @@ def _batch(
 ) -> RecoveredInputs:
     """All samples of one step."""
     try:
-        found = recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, effort)
+        above = network_above(attacked.model, pair, attacked.gradients, attacked.samples, rng)
+        seen = pair_gradients_in(attacked.gradients, pair)
+        found = recover_batch(pair, seen, rng, attacked.samples, effort, above=above)
     except CannotRecover as refusal:
         return RecoveredInputs.none(f"exact recovery does not apply: {refusal.problem}", tried=False)
     if not len(found.x):

@@ -19,13 +19,12 @@ from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, TruncatedSvd, leadi
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known, usual_scale
+from fedspill.leaks.inputs.exact.wide_batches import LayeredCondition, NetworkAbove, find_wide_roots, is_wide, polished
 
 SCALES = (0.6, 1.0, 1.6, 2.5)  # of the starts, in turn
 STARTS_EACH = 4  # for each sample that is sought, at most
 # Without noise the search uses some of the units, which are equations enough, and the root is then refined on all.
 CLEAN, FEWEST_UNITS, UNITS_EACH = 1e-4, 128, 16
-# From this share of the units on a start leads to a sample once in hundreds of times (benchmarks/exact_inputs.py).
-WIDE, WIDE_STARTS = 0.3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +141,12 @@ def recover_batch(
     enough: int | None = None,
     *,
     drifts: bool = False,
+    above: NetworkAbove | None = None,
 ) -> RecoveredBatch:
     """All samples that the search finds; raises CannotRecover where there are none to be found.
 
-    With `enough` it stops at that many samples whose residual is no more than the noise explains.
+    With `enough` it stops at that many samples whose residual is no more than the noise explains. What is
+    `above` the pair helps where the batch fills much of the first layer.
     """
     effort = effort or RootSearchEffort()
     bases = gradient_bases(pair, gradients, batch, rng, drifts=drifts)
@@ -161,7 +162,7 @@ def recover_batch(
     rest_bias = None if gradients.first_bias is None else one.left.T @ gradients.first_bias
     found, deltas = one.right.new_zeros(0, bases.batch), []
     time = TimeLeft(effort.seconds)
-    starts, idle = effort.starts * (1 if bases.batch < WIDE * len(layer.weight) else WIDE_STARTS), 0
+    idle, wide, further = 0, is_wide(whole), () if above is None else above.further
     for peel in range(effort.peels + bases.batch):
         left = bases.batch - len(found)
         # Where starts of every scale found nothing, more of them are not likely to.
@@ -177,30 +178,44 @@ def recover_batch(
         if len(found):
             u, sizes, back_t = torch.linalg.svd(rest_first)
             back = back_t[:left].T
-            row_space = two.right @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
+            row_space = two.right
+            if two.tail < CLEAN:
+                row_space = row_space @ torch.linalg.svd(rest_second)[2][: two.rank - len(found)].T
             bias_equation = None if rest_bias is None else (u[:, :left].T @ rest_bias) / sizes[:left]
             condition = SpanCondition.of(projected_weight @ back, layer.bias, pair.between, row_space, bias_equation)
-        if max(one.tail, two.tail) < CLEAN:
-            condition = condition.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
-        roots = find_roots(
-            condition,
-            left,
-            scale=scale * SCALES[peel % len(SCALES)],
-            tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
-            rng=rng,
-            spread=sizes[:left],
-            starts=min(starts, STARTS_EACH * left),
-            rounds=effort.rounds,
-            time=time,
-        )
+        length = scale * SCALES[peel % len(SCALES)]
+        if is_wide(condition):
+            roots = find_wide_roots(condition, further, left, scale=length, rng=rng, spread=sizes[:left], time=time)
+        else:
+            if max(one.tail, two.tail) < CLEAN:
+                condition = condition.thinned(max(FEWEST_UNITS, UNITS_EACH * left), rng)
+            roots = find_roots(
+                condition,
+                left,
+                scale=length,
+                tolerance=tolerance if not len(found) else max(tolerance, 5e-3),
+                rng=rng,
+                spread=sizes[:left],
+                starts=min(effort.starts, STARTS_EACH * left),
+                rounds=effort.rounds,
+                time=time,
+            )
         if not len(roots):
             continue
-        y, residual = descend(whole, whole.y(roots @ back.T), 8, weighted=False)
+        y = whole.y(roots @ back.T)
+        if wide:
+            y = polished(LayeredCondition.of(whole, further, y), y, rng, time)
+            residual = whole.values(y).residual
+        else:
+            y, residual = descend(whole, y, 8, weighted=False)
         for index in residual.argsort().tolist():
             q = whole.q(y[index])
             if float(residual[index]) > tolerance or is_known(q, found) or len(found) == bases.batch:
                 continue
-            s, t, activation = deltas_of_sample(pair, bases, q, whole.z(y[index]))
+            z = whole.z(y[index])
+            s, t = deltas_of_sample(pair, bases, z) if above is None or not wide else deltas_by_label(above, bases, z)
+            scale_of_it = 1 / ((s / one.sizes) @ q)
+            s, t, activation = scale_of_it * s, scale_of_it * t, pair.between.value(z[None])[0]
             found, idle = torch.cat([found, q[None]]), 0
             deltas.append(one.left @ s)
             rest_first = rest_first - s[:, None] * q
@@ -213,13 +228,17 @@ def recover_batch(
     return RecoveredBatch(bases.batch, x, residual, delta, tolerance, tails, two.rank, not time.is_over)
 
 
-def deltas_of_sample(pair: LayerPair, bases: GradientBases, q: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For a sample q (B,) with first-layer values z (m,): its delta1 and delta2 in the bases of the gradients' columns,
-    and its activations (m,).
+def deltas_of_sample(pair: LayerPair, bases: GradientBases, z: Tensor) -> tuple[Tensor, Tensor]:
+    """delta1 and delta2 of a sample with first-layer values z (m,), in the bases of the gradients' columns, but for a
+    common factor.
     """
     one = bases.first
     sent_down = pair.between.transposed_jacobian_times(z, bases.sent_down)
     null = torch.linalg.svd(torch.cat([one.left, -sent_down], 1), full_matrices=False)[2][-1]
-    s, t = null[: one.rank], null[one.rank :]
-    scale = 1 / ((s / one.sizes) @ q)
-    return scale * s, scale * t, pair.between.value(z[None])[0]
+    return null[: one.rank], null[one.rank :]
+
+
+def deltas_by_label(above: NetworkAbove, bases: GradientBases, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by the network above: half a batch for each unit leaves more than one null vector."""
+    one, two = above.sent_down(z, bases.first.left)
+    return bases.first.left.T @ one, bases.second.left.T @ two
