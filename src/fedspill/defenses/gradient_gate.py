@@ -41,7 +41,7 @@ class GradientGate(Defense):
     name: ClassVar[str] = "gradient-gate"
     title: ClassVar[str] = "Hold back changes that rest on few samples"
     paper: ClassVar[str] = "fedspill, after 004"
-    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0}, {"fewest": 5.0, "pairs": True})
+    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0}, {"fewest": 5.0, "pairs": True, "part": 0.5})
 
     fewest: float = 5.0
     pairs: bool = False
