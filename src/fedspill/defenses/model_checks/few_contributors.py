@@ -87,7 +87,7 @@ def _few_between(fires: Tensor, needed: float) -> Tensor:
     """
     reached = fires.sum(0)
     some = (reached >= FEW) & (reached <= len(fires) - FEW)
-    of_part = fires[: len(fires) // _PARTS * _PARTS].unflatten(0, (_PARTS, -1)).sum(1).T
+    of_part = fires[: len(fires) // _PARTS * _PARTS].reshape(_PARTS, -1, fires.shape[1]).sum(1).T
     near = (torch.cdist(of_part, of_part, p=1) < needed) & some & some[:, None]
     units = near.fill_diagonal_(False).any(1).nonzero().flatten()
     few = torch.zeros_like(some)
