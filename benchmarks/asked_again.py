@@ -34,8 +34,8 @@ from fedspill.training import LocalTraining, Tensors
 APART = 10  # rounds
 GATES = {
     "none": None,
+    "gate over pairs, all samples": GradientGate(pairs=True, part=1.0),
     "gate over pairs": GradientGate(pairs=True),
-    "gate over pairs, half of the samples": GradientGate(pairs=True, part=0.5),
 }
 
 

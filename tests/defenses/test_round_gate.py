@@ -113,7 +113,7 @@ def test_what_is_not_held_back_is_trained_as_without_the_gate() -> None:
     own, model = DIGITS.train.take(torch.arange(200)), net()
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}
     plain = train(model, start, own, LOCAL, generator(0, "gate"))
-    gated = train(model, start, own, GradientGate(pairs=True).local(LOCAL), generator(0, "gate"))
+    gated = train(model, start, own, GradientGate(pairs=True, part=1.0).local(LOCAL), generator(0, "gate"))
     rows = moved_rows(gated)
     assert 0.5 < float(rows.double().mean()) < 1
     assert torch.equal(gated["1.weight"][rows], plain["1.weight"][rows])
@@ -167,7 +167,7 @@ def test_the_gate_stands_beside_what_acts_in_steps() -> None:
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}
     smooth = LabelSmoothing().local(LOCAL)
     alone = train(model, start, own, smooth, generator(0, "gate"))
-    both = train(model, start, own, GradientGate(pairs=True).local(smooth), generator(0, "gate"))
+    both = train(model, start, own, GradientGate(pairs=True, part=1.0).local(smooth), generator(0, "gate"))
     rows = moved_rows(both)
     assert 0.5 < float(rows.double().mean()) < 1
     assert torch.allclose(both["1.weight"][rows], alone["1.weight"][rows], atol=1e-7)
@@ -201,13 +201,13 @@ def read_from_two_rounds(gate: GradientGate, own: Examples) -> float:
 
 def test_what_two_rounds_tell_from_each_other_is_gone_where_each_has_samples_of_its_own() -> None:
     own = DIGITS.train.take(torch.arange(48))
-    assert read_from_two_rounds(GradientGate(pairs=True), own) > 0.5
-    assert read_from_two_rounds(GradientGate(pairs=True, part=0.5), own) == 0
+    assert read_from_two_rounds(GradientGate(pairs=True, part=1.0), own) > 0.5
+    assert read_from_two_rounds(GradientGate(pairs=True), own) == 0
 
 
 @pytest.mark.parametrize(("samples", "trained"), [(100, 50), (13, 8), (5, 5)])
 def test_a_part_of_the_samples_is_drawn_for_all_epochs_of_a_round(samples: int, trained: int) -> None:
-    training = GradientGate(part=0.5).local(LOCAL)
+    training = GradientGate(pairs=True).local(LOCAL)
     rounds = [training.batches(samples, generator(number, "part")) for number in (0, 1)]
     drawn = [set(torch.cat(batches).tolist()) for batches in rounds]
     assert [len(part) for part in drawn] == [trained, trained]

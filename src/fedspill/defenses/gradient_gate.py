@@ -34,19 +34,19 @@ class GradientGate(Defense):
     for the same samples as another, but for fewer: these are what differences of three and more are made of.
 
     What two rounds tell from each other is not seen in either. A server that asks the same samples twice, by models
-    that hardly differ, reads those that fire in one only. With a `part` below 1 every round trains on so many of the
-    client's samples, drawn anew, and no two rounds are of the same ones.
+    that hardly differ, reads those that fire in one only. With `pairs` every round therefore trains on a `part` of the
+    client's samples, drawn anew, so that no two rounds are of the same ones.
     """
 
     name: ClassVar[str] = "gradient-gate"
     title: ClassVar[str] = "Hold back changes that rest on few samples"
     paper: ClassVar[str] = "fedspill, after 004"
-    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0}, {"fewest": 5.0, "pairs": True, "part": 0.5})
+    strengths: ClassVar[tuple[dict[str, Any], ...]] = ({"fewest": 5.0}, {"fewest": 5.0, "pairs": True})
 
     fewest: float = 5.0
     pairs: bool = False
     firing: bool = True  # with pairs: whom neurons fire for is compared too
-    part: float = 1.0  # of the client's samples, drawn anew for every round
+    part: float = 0.5  # with pairs: of the client's samples, drawn anew for every round
 
     def __post_init__(self) -> None:
         if not self.fewest > 1:
@@ -55,7 +55,7 @@ class GradientGate(Defense):
             raise UsageError(f"part is a share of the samples, above 0 and at most 1, got {self.part}.")
 
     def local(self, training: LocalTraining) -> LocalTraining:
-        return guarded(training, _Gate(self.fewest, self.pairs, self.firing, self.part))
+        return guarded(training, _Gate(self.fewest, self.pairs, self.firing, self.part if self.pairs else 1.0))
 
     def verify(self, sent: SentMessages) -> Check:
         return Check(self.name, None, "a gate inside local training leaves no mark on a message")
