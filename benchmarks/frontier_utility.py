@@ -60,6 +60,7 @@ DEFENSES: dict[str, tuple[Defense, ...]] = {
     "clip-noise, Laplace, clip 1, sigma 0.01": (ClipNoise(clip=1.0, sigma=0.01, law="laplace"),),
     "gradient-gate, 5": (GradientGate(),),
     "gradient-gate, 5, pairs": (GradientGate(pairs=True),),
+    "gradient-gate, 5, pairs, all samples": (GradientGate(pairs=True, part=1.0),),
     "guard and gradient-gate, 5, pairs": (Guard(), GradientGate(pairs=True)),
     "compression, 0.9": (Compression(drop=0.9),),
     "compression, 0.99": (Compression(drop=0.99),),

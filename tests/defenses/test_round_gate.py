@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.model_checks.few_contributors import rest_on_few
 from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs
+from fedspill.errors import UsageError
 from fedspill.federation.local import state_of, train
 from fedspill.federation.round_looks import SampleSignals
 from fedspill.planting.bins import BinDesign, plant_bins
@@ -81,12 +83,16 @@ def test_units_that_all_samples_or_none_reach_are_not_compared() -> None:
 def test_the_short_way_stops_the_units_that_the_long_one_counts(kind: str, samples: int, units: int) -> None:
     signals = signals_like(kind, samples, units, torch.Generator().manual_seed(units))
     even = signals / signals.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    counts = torch.stack([contributors(signals), fewest_in_pairs(even), fewest_between(signals)])
+    alone, between = contributors(signals), fewest_between(signals)
     # Bars that no count meets exactly, since float32 and float64 may say either there.
     for fewest in (2.51, 4.73):
         needed = min(fewest, samples / 4)
+        stopped = alone < needed
+        beside = torch.full_like(alone, torch.inf)
+        beside[~stopped] = fewest_in_pairs(even[:, ~stopped])
+        counts = torch.stack([alone, beside, between])
         assert not bool(((counts - needed).abs() < 1e-3).any())
-        for few, options in ((counts[0], {}), (counts[:2].amin(0), {"pairs": True})):
+        for few, options in ((alone, {}), (counts[:2].amin(0), {"pairs": True})):
             assert torch.equal(rest_on_few(signals, fewest, **options), few < needed)
         assert torch.equal(rest_on_few(signals, fewest, pairs=True, firing=True), counts.amin(0) < needed)
 
@@ -107,7 +113,7 @@ def test_what_is_not_held_back_is_trained_as_without_the_gate() -> None:
     own, model = DIGITS.train.take(torch.arange(200)), net()
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}
     plain = train(model, start, own, LOCAL, generator(0, "gate"))
-    gated = train(model, start, own, GradientGate(pairs=True).local(LOCAL), generator(0, "gate"))
+    gated = train(model, start, own, GradientGate(pairs=True, part=1.0).local(LOCAL), generator(0, "gate"))
     rows = moved_rows(gated)
     assert 0.5 < float(rows.double().mean()) < 1
     assert torch.equal(gated["1.weight"][rows], plain["1.weight"][rows])
@@ -161,7 +167,55 @@ def test_the_gate_stands_beside_what_acts_in_steps() -> None:
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}
     smooth = LabelSmoothing().local(LOCAL)
     alone = train(model, start, own, smooth, generator(0, "gate"))
-    both = train(model, start, own, GradientGate(pairs=True).local(smooth), generator(0, "gate"))
+    both = train(model, start, own, GradientGate(pairs=True, part=1.0).local(smooth), generator(0, "gate"))
     rows = moved_rows(both)
     assert 0.5 < float(rows.double().mean()) < 1
     assert torch.allclose(both["1.weight"][rows], alone["1.weight"][rows], atol=1e-7)
+
+
+def test_a_round_of_fewer_samples_than_pairs_can_be_told_by_sends_nothing_of_hidden_neurons() -> None:
+    own, model = DIGITS.train.take(torch.arange(4)), net()
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    gated = train(model, start, own, GradientGate(pairs=True).local(LOCAL), generator(0, "gate"))
+    assert not bool(gated["1.weight"].any())
+    assert not bool(gated["3.weight"].any())
+    assert bool(gated["3.bias"].any())
+
+
+def read_from_two_rounds(gate: GradientGate, own: Examples) -> float:
+    """The share of samples read from what changes when a model comes again with its first biases a little higher."""
+    model, found = net(), []
+    state = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    training = gate.local(LocalTraining(algorithm="fedsgd", batch_size=len(own)))
+    sent = []
+    for number in range(20):
+        asked = {**state, "1.bias": state["1.bias"] + 0.02 * (number - 10)}
+        moved = train(model, asked, own, training, generator(number, "gate"))
+        sent.append((moved["1.weight"].double(), moved["1.bias"].double()))
+    for (weight, bias), (later, after) in pairwise(sent):
+        rows = (bias != 0) & (after != 0) & ((bias - after).abs() > 1e-9)
+        found.append((weight - later)[rows] / (bias - after)[rows, None])
+    nearest = torch.cdist(torch.cat(found), own.x.flatten(1).double()).amin(0)
+    return float((nearest < 0.0316 * 64**0.5).double().mean())
+
+
+def test_what_two_rounds_tell_from_each_other_is_gone_where_each_has_samples_of_its_own() -> None:
+    own = DIGITS.train.take(torch.arange(48))
+    assert read_from_two_rounds(GradientGate(pairs=True, part=1.0), own) > 0.5
+    assert read_from_two_rounds(GradientGate(pairs=True), own) == 0
+
+
+@pytest.mark.parametrize(("samples", "trained"), [(100, 50), (13, 8), (5, 5)])
+def test_a_part_of_the_samples_is_drawn_for_all_epochs_of_a_round(samples: int, trained: int) -> None:
+    training = GradientGate(pairs=True).local(LOCAL)
+    rounds = [training.batches(samples, generator(number, "part")) for number in (0, 1)]
+    drawn = [set(torch.cat(batches).tolist()) for batches in rounds]
+    assert [len(part) for part in drawn] == [trained, trained]
+    assert [sum(map(len, batches)) for batches in rounds] == [3 * trained] * 2
+    assert samples <= 8 or drawn[0] != drawn[1]
+
+
+def test_a_part_is_a_share() -> None:
+    for part in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(UsageError, match="part is a share"):
+            GradientGate(part=part)

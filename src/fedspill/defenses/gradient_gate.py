@@ -32,6 +32,10 @@ class GradientGate(Defense):
     With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
     differences. Samples count alike there, however wrong the model is about them. So are rectified neurons that fire
     for the same samples as another, but for fewer: these are what differences of three and more are made of.
+
+    What two rounds tell from each other is not seen in either. A server that asks the same samples twice, by models
+    that hardly differ, reads those that fire in one only. With `pairs` every round therefore trains on a `part` of the
+    client's samples, drawn anew, so that no two rounds are of the same ones.
     """
 
     name: ClassVar[str] = "gradient-gate"
@@ -42,13 +46,16 @@ class GradientGate(Defense):
     fewest: float = 5.0
     pairs: bool = False
     firing: bool = True  # with pairs: whom neurons fire for is compared too
+    part: float = 0.5  # with pairs: of the client's samples, drawn anew for every round
 
     def __post_init__(self) -> None:
         if not self.fewest > 1:
             raise UsageError(f"fewest is a number of samples above 1, got {self.fewest}.")
+        if not 0 < self.part <= 1:
+            raise UsageError(f"part is a share of the samples, above 0 and at most 1, got {self.part}.")
 
     def local(self, training: LocalTraining) -> LocalTraining:
-        return guarded(training, _Gate(self.fewest, self.pairs, self.firing))
+        return guarded(training, _Gate(self.fewest, self.pairs, self.firing, self.part if self.pairs else 1.0))
 
     def verify(self, sent: SentMessages) -> Check:
         return Check(self.name, None, "a gate inside local training leaves no mark on a message")
@@ -60,6 +67,11 @@ class _Gate(StepRule):
     fewest: float
     pairs: bool
     firing: bool
+    drawn: float
+
+    @property
+    def part(self) -> float:
+        return self.drawn
 
     def look(self, model: nn.Module) -> RoundLook | None:
         hidden = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from fedspill.errors import UsageError
 from fedspill.federation.round_looks import RoundLook
 from fedspill.training import LocalTraining, Release, Tensors, is_next_token, is_single, trained
 
+FEWEST_IN_PART = 8  # samples that a round trains on, if a client has as many: of fewer no gate can say anything
 ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
 
@@ -68,6 +70,11 @@ class StepRule(ABC):  # noqa: B024
     def sample_clip(self) -> float | None:
         """The norm that every single sample's gradient is clipped to; None where no such clipping is asked for."""
         return None
+
+    @property
+    def part(self) -> float:
+        """The share of a client's samples that a round trains on, drawn anew in every round."""
+        return 1.0
 
     @property
     def draws_at_random(self) -> bool:
@@ -141,6 +148,13 @@ class GuardedTraining(LocalTraining):
         return next((one for one in found if one is not None), None)
 
     def batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
+        part = min((rule.part for rule in self.rules), default=1.0)
+        if part == 1:
+            return self._batches(samples, rng)
+        drawn = torch.randperm(samples, generator=rng)[: max(math.ceil(part * samples), FEWEST_IN_PART)]
+        return [drawn[batch] for batch in self._batches(len(drawn), rng)]
+
+    def _batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
         if not any(rule.draws_at_random for rule in self.rules):
             return super().batches(samples, rng)
         chance = min(1.0, self.batch_size / samples)
@@ -196,9 +210,9 @@ def guarded(training: LocalTraining, rule: StepRule) -> LocalTraining:
 
 @cache
 def _acts_in_steps(rule: type[StepRule]) -> bool:
-    """Whether such a rule does anything but look at a whole round."""
+    """Whether such a rule does anything to a step, beyond looking at a whole round or drawing its samples."""
     overridden = vars(rule).keys() & vars(StepRule).keys()
-    return any(name != "look" and not name.startswith("_") for name in overridden)
+    return any(name not in ("look", "part") and not name.startswith("_") for name in overridden)
 
 
 @contextmanager

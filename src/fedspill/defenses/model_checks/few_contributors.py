@@ -13,7 +13,8 @@ from torch import Tensor
 from fedspill.defenses.model_checks.isolating_units import FEW, fewest_in_pairs
 
 _SAME = 1e-5  # of a unit's sum: less than that is rounding, and two units get the same
-_SOME = 256  # samples, by which most pairs of units are already seen to fire for unlike ones
+_PARTS = 8  # of the samples, in which units fire for too unlike numbers to fire for the same
+FEWEST_SAMPLES = 8  # by which pairs of units can be told apart
 _MANY = 16  # pairs for each unit, from which on it is faster to count all
 
 
@@ -21,12 +22,15 @@ def rest_on_few(signals: Tensor, fewest: float, *, pairs: bool = False, firing: 
     """(units,) whether fewer than `fewest` samples effectively make up a unit's sum; signals (samples, units).
 
     With `pairs` also units that get the same as another one but for fewer samples, however wrong the model is about
-    them; with `firing` units that fire for the same samples as another, but for fewer. Of fewer than 4 times `fewest`
-    samples a quarter is asked for; pairs of fewer than 8 samples say nothing.
+    them; with `firing` units that fire for the same samples as another, but for fewer. A unit that is stopped by itself
+    is no other one: nothing of it is sent. Of fewer than 4 times `fewest` samples a quarter is asked for; fewer than 8
+    say nothing about pairs, so that all units rest on few.
     """
+    if pairs and len(signals) < FEWEST_SAMPLES:
+        return torch.ones(signals.shape[1], dtype=torch.bool, device=signals.device)
     needed = min(fewest, len(signals) / 4)
     few = signals.abs().sum(0).square_() < needed * signals.square().sum(0).clamp_min_(1e-30)
-    if pairs and len(signals) >= 8:
+    if pairs:
         few = _few_in_pairs(signals / signals.norm(dim=1, keepdim=True).clamp_min(1e-30), needed, few)
         if firing:
             few |= _few_between(signals.sign().abs_(), needed)
@@ -35,33 +39,31 @@ def rest_on_few(signals: Tensor, fewest: float, *, pairs: bool = False, firing: 
 
 def _few_in_pairs(signals: Tensor, needed: float, known: Tensor) -> Tensor:
     """(units,) whether `fewest_in_pairs` is below `needed`, or that was known of a unit before."""
-    squares = signals.square().sum(0)
-    s = signals / squares.sqrt_().clamp_min_(1e-30)
-    fit = s.T @ s
+    fit = signals.T @ signals
+    sizes = fit.diagonal().sqrt()
+    scale = sizes.clamp_min(1e-30).reciprocal_()
+    fit.mul_(scale).mul_(scale[:, None])
     left = fit.square().neg_().add_(1)  # sum r^2
     # Sum r^4 is at most max r^2 sum r^2, and at most the fourth power of both units' norms of that kind together.
-    suspect = left < needed * _both(s.abs().amax(0), fit)
-    suspect &= left < needed**0.5 * _both(s.square().square_().sum(0) ** 0.25, fit)
-    silent = squares == 0
-    suspect &= ~(silent | (known | silent)[:, None])
+    fit.abs_()
+    suspect = left < _both(signals.abs().amax(0).mul_(scale), fit).mul_(needed)
+    suspect &= left < _both(signals.square().square_().sum(0).pow_(0.25).mul_(scale), fit).mul_(needed**0.5)
+    out = known | (sizes == 0)
+    suspect &= ~(out | out[:, None])
     suspect.fill_diagonal_(False)
-    few = known.clone()
-    units = suspect.any(1).nonzero().flatten()
-    if not len(units):
-        return few
-    nearest = left[units].masked_fill_(~suspect[units], 2).argmin(1)
-    few[units] = _counts(s, units, nearest) < needed  # most units that have few have them beside the nearest
-    suspect &= ~few[:, None]
     units, others = suspect.nonzero(as_tuple=True)
+    few = known.clone()
     if len(units) > _MANY * len(few):
-        return few | (fewest_in_pairs(signals) < needed)
-    few[units[_counts(s, units, others) < needed]] = True
+        rest = (~out).nonzero().flatten()
+        few[rest[fewest_in_pairs(signals[:, rest]) < needed]] = True
+    elif len(units):
+        few[units[_counts(signals * scale, units, others) < needed]] = True
     return few
 
 
 def _both(norms: Tensor, fit: Tensor) -> Tensor:
     """(units, units) the square of the largest norm that what is left of a unit can have, by norms of both (units,)."""
-    return (fit.abs() * norms).add_(norms[:, None]).square_()
+    return (fit * norms).add_(norms[:, None]).square_()
 
 
 def _counts(s: Tensor, units: Tensor, others: Tensor) -> Tensor:
@@ -79,21 +81,23 @@ def _few_between(fires: Tensor, needed: float) -> Tensor:
     all samples tell every pair of units apart, and takes three or more units together to cancel them. To single a
     sample out these still have to differ by few in whom they fire for. Units that all samples reach, or none, are not
     compared: smooth activations have no others.
+
+    Units that differ by few fire for nearly as many samples, of all and of every part of them. Hardly any honest ones
+    do, so that only these are compared one by one.
     """
     reached = fires.sum(0)
     some = (reached >= FEW) & (reached <= len(fires) - FEW)
-    rows = some.nonzero().flatten()
-    if len(fires) >= 2 * _SOME:
-        rows = rows[_nearest(fires[:: len(fires) // _SOME], rows, some) < needed]
+    of_part = fires[: len(fires) // _PARTS * _PARTS].reshape(_PARTS, -1, fires.shape[1]).sum(1).T
+    near = (torch.cdist(of_part, of_part, p=1) < needed) & some & some[:, None]
+    units = near.fill_diagonal_(False).any(1).nonzero().flatten()
     few = torch.zeros_like(some)
-    few[rows] = _nearest(fires, rows, some) < needed
+    if len(units):
+        few[units] = _nearest(fires[:, units]) < needed
     return few
 
 
-def _nearest(fires: Tensor, rows: Tensor, some: Tensor) -> Tensor:
-    """(rows,) the fewest samples that only one of a unit of `rows` and another one of `some` (units,) fires for."""
+def _nearest(fires: Tensor) -> Tensor:
+    """(units,) the fewest samples that only one of a unit and another one fires for."""
     reached = fires.sum(0)
-    apart = (fires[:, rows].T @ fires).mul_(-2).add_(reached).add_(reached[rows, None])
-    apart[:, ~some] = torch.inf
-    apart[torch.arange(len(rows)), rows] = torch.inf
-    return apart.amin(1)
+    apart = (fires.T @ fires).mul_(-2).add_(reached).add_(reached[:, None])
+    return apart.fill_diagonal_(torch.inf).amin(1)
