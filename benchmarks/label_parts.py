@@ -188,18 +188,14 @@ def _sizes(**values: Any) -> Part:
     return (Swap(rehearsal_plan, "RehearsalSizes", partial(RehearsalSizes, **values)),)
 
 
-def _round_by_round(*given: Any, joint: bool = True, whole: Any = labels_file.rehearsed, **named: Any) -> Any:
-    return whole(*given, joint=False, **named)
-
-
 def _no_absence(self: HeadReader, sent: Any) -> Tensor:
     return torch.zeros_like((sent[self.weight].flatten(2) > 0).any(2))
 
 
 _REHEARSED_ALONE: Part = (
-    Swap(labels_file, "_believed", lambda stage, results, own, alone, tried: own),
+    Swap(labels_file, "_rounds_read_alone", lambda *rest: set()),
     Swap(labels_file, "_is_exact", lambda *rest: False),
-    Swap(labels_file, "tried_on_make_believe", lambda *rest: {}),
+    Swap(labels_file, "tried_on_make_believe", lambda *rest: None),
 )
 WHOLE: dict[str, Part] = {
     "head: rows": _no_head_reading("rows"),
@@ -220,9 +216,11 @@ WHOLE: dict[str, Part] = {
     ),
     "broad draw: four kinds": _sizes(kinds=(0.3, 5.0)),
     "halves": (Swap(rehearsed_shares, "deal", partial(deal, halves=False)),),
-    "rounds of a client": (Swap(labels_file, "rehearsed", _round_by_round),),
+    "rounds of a client": (
+        Swap(labels_file, "clients_of", lambda updates, joint: [[row] for row in range(len(updates))]),
+    ),
     "rounds that contradict": (Swap(rehearsed_shares, "CONTRADICTS", math.inf),),
-    "clients that are alike": (Swap(rehearsed_shares, "read_together", list),),
+    "clients that are alike": (Swap(labels_file, "read_together", list),),
     "near: half as many": _sizes(near=32),
     "broad: half as many": _sizes(broad=24),
 }
@@ -231,7 +229,13 @@ BELIEVED: dict[str, Part] = {
     "what it overstates in its trial": (Swap(Tried, "overstated", 0.0),),
     "exact: not rehearsed": (Swap(labels_file, "_is_exact", lambda *rest: False),),
 }
-PARTS: Mapping[str, Mapping[str, Part]] = {"wire": WIRE, "whole": WHOLE, "believed": BELIEVED, "grid": DATA, "blind": WIRE}
+PARTS: Mapping[str, Mapping[str, Part]] = {
+    "wire": WIRE,
+    "whole": WHOLE,
+    "believed": BELIEVED,
+    "grid": DATA,
+    "blind": WIRE,
+}
 OF_TWO = ("reading", "rounds", "own", "gradients", "input")  # parts that matter for two classes
 
 
@@ -243,7 +247,9 @@ class ByUpdate:
         return each_update.read_each_update(view, generator(seed, "attack", "labels"))
 
 
-def measured(attack: Attack | ByUpdate, trace: Any, view: Callable[[], View], parts: Mapping[str, Part], seed: int) -> Any:
+def measured(
+    attack: Attack | ByUpdate, trace: Any, view: Callable[[], View], parts: Mapping[str, Part], seed: int
+) -> Any:
     """Of each part what is read without it: mean share of labels right, stated, counts within their intervals, CPU s."""
     found = {}
     for name, part in {AS_IS: (), **parts}.items():
@@ -320,7 +326,8 @@ def table(cells: Mapping[str, Any]) -> str:
         pairs = [(found[AS_IS], found[name]) for found in cells.values() if name in found]
         lost = torch.tensor([whole["right"] - one["right"] for whole, one in pairs], dtype=torch.float64)
         stated, inside, seconds = (
-            sum(one[word] - whole[word] for whole, one in pairs) / len(pairs) for word in ("stated", "inside", "seconds")
+            sum(one[word] - whole[word] for whole, one in pairs) / len(pairs)
+            for word in ("stated", "inside", "seconds")
         )
         error = float(lost.std()) / len(lost) ** 0.5 if len(lost) > 1 else math.nan
         better, worse = int((lost > CHANGED).sum()), int((lost < -CHANGED).sum())
