@@ -256,7 +256,9 @@ def measured(
         began = time.process_time()
         with without(part):
             guess = attack(view(), seed=seed)
-        assert isinstance(guess, LabelCounts) and guess.low is not None and guess.high is not None
+        assert isinstance(guess, LabelCounts)
+        assert guess.low is not None
+        assert guess.high is not None
         assert guess.confidence is not None
         real = true_counts(guess, trace.truth())
         inside = ((real >= guess.low) & (real <= guess.high)).double().mean()

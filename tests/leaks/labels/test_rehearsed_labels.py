@@ -168,7 +168,7 @@ def test_the_broad_draw_has_clients_with_half_of_one_class_of_a_hundred() -> Non
 
 
 def test_an_update_by_itself_is_believed_as_far_as_its_trial_bears_it_out() -> None:
-    """Rehearsals state .8; the update by itself .9 in the first round and .8 in the second, less what its trial takes."""
+    """Rehearsals state .8; the update by itself .9 in one round, .8 in the other, less what its trial takes off."""
     of = [Origin(number, f"client:{place}") for number in (0, 1) for place in (0, 1)]
     rehearsals, alone = (
         LabelCounts(

@@ -29,7 +29,6 @@ from fedspill.observe.rehearsed_shares import (
     begin,
     clients_of,
     leading_rounds,
-    nearest,
     rehearsed_clients,
 )
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
