@@ -250,7 +250,7 @@ class ByUpdate:
 def measured(
     attack: Attack | ByUpdate, trace: Any, view: Callable[[], View], parts: Mapping[str, Part], seed: int
 ) -> Any:
-    """Of each part what is read without it: mean share of labels right, stated, counts within their intervals, CPU s."""
+    """Of each part what is read without it: mean share of labels right, stated, counts within intervals, CPU s."""
     found = {}
     for name, part in {AS_IS: (), **parts}.items():
         began = time.process_time()
