@@ -251,6 +251,35 @@ class Outcome:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """A recorded round and what the adversary holds."""
+
+    trace: MemoryTrace
+    knowledge: dict[str, Any]
+    accuracy: float
+
+
+def federation(
+    cell: Cell,
+    data_dir: Path | None,
+    store: Path,
+    number: int,
+    seeds: Seeds,
+    *,
+    per_class: int | None = None,
+    unseen: bool = False,
+) -> Federation:
+    network = NETWORKS[cell.network]
+    pool = _pools(network.data, data_dir)
+    model = trained(network, pool, seeds.network, store).eval()
+    victims = batches(cell, pool, number, seeds.batches, unseen=unseen)
+    mine = auxiliary(pool, seeds.batches, AUXILIARY if per_class is None else per_class * pool.classes)
+    trace = recorded(cell, model, victims, pool.classes, seeds.batches)
+    known = {"architecture": partial(copy.deepcopy, model), "aux_data": mine, "unlabelled_aux": mine.x}
+    return Federation(trace, known, accuracy(model, pool.victims))
+
+
 def run_cell(
     cell: Cell,
     data_dir: Path | None,
@@ -262,15 +291,9 @@ def run_cell(
     blind: bool = False,
     unseen: bool = False,
 ) -> Outcome:
-    network, seed = NETWORKS[cell.network], seeds.batches
-    pool = _pools(network.data, data_dir)
-    model = trained(network, pool, seeds.network, store).eval()
-    victims = batches(cell, pool, number, seed, unseen=unseen)
-    images = AUXILIARY if per_class is None else per_class * pool.classes
-    mine = auxiliary(pool, seed, images)
-    trace = recorded(cell, model, victims, pool.classes, seed)
-    known = {"architecture": partial(copy.deepcopy, model), "aux_data": mine, "unlabelled_aux": mine.x}
-    view = trace.view(CURIOUS_SERVER, knowledge={} if blind else known)
+    made = federation(cell, data_dir, store, number, seeds, per_class=per_class, unseen=unseen)
+    trace, seed = made.trace, seeds.batches
+    view = trace.view(CURIOUS_SERVER, knowledge={} if blind else made.knowledge)
     rates: dict[str, list[float]] = {}
     for name, attack in PUBLISHED.items():
         if blind and name == "llbg-aux":
@@ -295,7 +318,7 @@ def run_cell(
         guess.confidence.tolist(),
         by_tenths(guess.sure, guess.counts == real),
         routes,
-        accuracy(model, pool.victims),
+        made.accuracy,
         seconds,
         seeds.network,
     )

@@ -30,7 +30,7 @@ from fedspill.errors import FedspillError
 from fedspill.federation.local import state_of, train
 from fedspill.federation.trainers import clients_side_by_side, is_to_be_replayed
 from fedspill.leaks.composition.shares.rehearsed_clients import MOST_FLOPS as MOST_FLOPS_OF_DECAF
-from fedspill.leaks.labels.counts.trial import TRIED
+from fedspill.leaks.labels.counts.trial import FIRST_TRIED, TRIED
 from fedspill.observe.habits import unsaid_habits
 from fedspill.observe.make_believe import Workshop
 from fedspill.observe.rehearsal_plan import (
@@ -301,7 +301,7 @@ def _sizes(deployment: Deployment) -> _Sizes:
         missed = math.pow(1 - min(a_round / clients, 1), rounds)
         return len(set(map(len, deployment.shares.clients))) * (1 - missed)
 
-    tried = min(TRIED, a_round)
+    tried = min(TRIED / min(leading, rounds), a_round)
     return _Sizes(
         rounds,
         messages,
@@ -310,7 +310,7 @@ def _sizes(deployment: Deployment) -> _Sizes:
         products,
         samples=held / max(clients, 1),
         schedules=schedules(rounds, a_round),
-        trial_messages=TRIED * (1 + min(leading, rounds)),
+        trial_messages=float(FIRST_TRIED + TRIED),
         trial_schedules=schedules(1, tried) + schedules(min(leading, rounds), tried),
     )
 

@@ -36,6 +36,7 @@ DIVERGED = "Not rehearsed: make-believe clients do not stay finite"
 CONTRADICTS = 2.0  # times as far apart as make-believe clients' rounds: not of the same samples (convention)
 CLEAR = 0.5  # nats for each number, by which a habit must explain more; draws differ by up to 0.3 (convention)
 CLEAR_OF = 30  # numbers of a client: three readings of ten classes, which that was seen on
+UNUSUAL = 0.1  # of make-believe clients are as unlikely as that: above it no habit is asked for (convention)
 UNLIKELY = 1e30  # nats: a training that does not stay finite
 LIMITS = 9  # evenly spaced among shares of classes that do not show, of which one is chosen (convention)
 FAR = 2.0  # times as far from the middle as the farthest make-believe client: noise, or a defense that nobody knows of
@@ -143,37 +144,87 @@ def rehearsed(
     joint: a client that takes part again holds the same samples. layers: the whole layer is read too, which is believed
     if it errs less on make-believe clients. NotApplicable: make-believe clients diverge.
     """
-    of_round: dict[int, list[int]] = {}
-    for index, update in enumerate(updates):
-        of_round.setdefault(update.round, []).append(index)
-    first: dict[int, _First] = {}
-    learnt: dict[int, RoundScene] = {}
-    leaders = leading_rounds(scenes, plan.leading)
-    last = leaders[-1]
-    habit = _most_likely_habit(scenes[last], [updates[index] for index in of_round[last]], classes, rng, plan)
-    for number in sorted(scenes, key=lambda one: one not in leaders):
-        passes = plan.known if number in leaders else (learnt[nearest(number, learnt)].passes,)
-        scene, mine = replace(scenes[number], shop=habit), of_round[number]
-        round_ = _broad(scene, [updates[index] for index in mine], classes, passes, rng, plan)
-        learnt[number] = round_.scene
-        first |= dict(zip(mine, round_.first, strict=True))
+    begun = begin(scenes, updates, classes, rng, plan)
+    found = rehearsed_clients(begun, updates, clients_of(updates, joint=joint), rng, plan, layers=layers)
+    return read_together([found[index] for index in range(len(updates))]), begun.scenes
+
+
+def clients_of(updates: Sequence[SentUpdate], *, joint: bool) -> list[list[int]]:
+    """Places of the updates that are read as one: those of a client that holds the same samples, if `joint`."""
     groups: dict[object, list[int]] = {}
     for index, update in enumerate(updates):
         groups.setdefault((update.sender, update.samples) if joint else index, []).append(index)
+    return list(groups.values())
+
+
+@dataclass(frozen=True, eq=False)
+class BegunRehearsals:
+    """All rounds after their broad draws."""
+
+    scenes: dict[int, RoundScene]  # by round, with the models that know the auxiliary samples
+    first: dict[int, _First]  # of each update, by its place
+
+
+def begin(
+    scenes: Mapping[int, RoundScene],
+    updates: Sequence[SentUpdate],
+    classes: int,
+    rng: torch.Generator,
+    plan: RehearsalSizes,
+) -> BegunRehearsals:
+    """The broad draws, which all clients of a round share."""
+    of_round: dict[int, list[int]] = {}
+    for index, update in enumerate(updates):
+        of_round.setdefault(update.round, []).append(index)
+    begun = BegunRehearsals({}, {})
+    leaders = leading_rounds(scenes, plan.leading)
+    last = leaders[-1]
+    knowing = {last: _knowing(scenes[last], plan.known, rng)}
+    habit = _most_likely_habit(knowing[last], [updates[index] for index in of_round[last]], classes, rng, plan)
+    for number in sorted(scenes, key=lambda one: one not in leaders):
+        if number not in knowing:
+            passes = plan.known if number in leaders else (begun.scenes[nearest(number, begun.scenes)].passes,)
+            knowing[number] = _knowing(scenes[number], passes, rng)
+        mine = of_round[number]
+        tried = [replace(one, shop=habit) for one in knowing.pop(number)]
+        round_ = _broad(tried, [updates[index] for index in mine], classes, rng, plan)
+        begun.scenes[number] = round_.scene
+        begun.first.update(zip(mine, round_.first, strict=True))
+    return begun
+
+
+def _knowing(scene: RoundScene, passes: Sequence[int], rng: torch.Generator) -> list[RoundScene]:
+    """The round with models that know the auxiliary samples after so many passes over them."""
+    one_pass = -(-len(scene.shop.auxiliary) // scene.shop.training.batch_size)
+    return [
+        replace(scene, passes=number, learnt=scene.shop.learnt(scene.base, number * one_pass, rng)) for number in passes
+    ]
+
+
+def rehearsed_clients(
+    begun: BegunRehearsals,
+    updates: Sequence[SentUpdate],
+    clients: Sequence[list[int]],
+    rng: torch.Generator,
+    plan: RehearsalSizes,
+    *,
+    layers: bool = False,
+) -> dict[int, RehearsedShares]:
+    """What is found of the updates of some `clients`, each read by itself; by place."""
     result: dict[int, RehearsedShares] = {}
     same_rounds: dict[tuple[int, ...], list[tuple[list[int], _Around]]] = {}
-    for group in groups.values():
+    for group in clients:
         own = [updates[index] for index in group]
-        begun = [first[index] for index in group]
-        found, around = _near([learnt[one.round] for one in own], own, begun, rng, plan, apart=layers)
+        first = [begun.first[index] for index in group]
+        found, around = _near([begun.scenes[one.round] for one in own], own, first, rng, plan, apart=layers)
         result |= dict(zip(group, found, strict=True))
         if layers and around is not None:
             same_rounds.setdefault(tuple(one.round for one in own), []).append((group, around))
-    for clients in same_rounds.values():
-        told = _by_layers([around for _, around in clients], [result[group[0]] for group, _ in clients], rng, plan)
-        for (group, _), one in zip(clients, told, strict=True):
+    for together in same_rounds.values():
+        told = _by_layers([around for _, around in together], [result[group[0]] for group, _ in together], rng, plan)
+        for (group, _), one in zip(together, told, strict=True):
             result |= {index: replace(one, near=result[index].near) for index in group}
-    return read_together([result[index] for index in range(len(updates))]), learnt
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,39 +246,61 @@ class _Begun:
     scene: RoundScene  # with the model that knows the auxiliary samples as it knows the clients'
     first: list[_First]  # of each update
     likelihoods: Tensor  # (updates,) logarithms, of what each client sent
+    usual: Tensor  # (make-believe clients,) the same of what they sent, each by those of the other fold
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether what most clients sent is about as likely as what make-believe clients sent."""
+        return bool(self.likelihoods.median() >= self.usual.quantile(UNUSUAL))
 
 
 def _most_likely_habit(
-    scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
+    knowing: Sequence[RoundScene],
+    updates: Sequence[SentUpdate],
+    classes: int,
+    rng: torch.Generator,
+    plan: RehearsalSizes,
 ) -> Workshop:
     """How the clients train, with a habit that no protocol says if what they sent asks for it.
 
-    A trained model shows habits best, so `scene` is the last round. Likelihoods vary from draw to draw: a habit is
+    A trained model shows habits best, so `knowing` is the last round. Likelihoods vary from draw to draw: a habit is
     believed only if it makes what was seen much more likely, number by number, of most clients: all have the same code,
-    while one of an unusual mix of classes may be explained badly by the truth.
+    while one of an unusual mix of classes may be explained badly by the truth. Where the protocol explains what was
+    sent as well as it explains make-believe clients, no habit is asked for.
     """
-    shop = scene.shop
-    tried = [shop, *(replace(shop, training=one) for one in unsaid_habits(shop.training, shop.auxiliary.x))]
-    found = [_likelihoods(replace(scene, shop=one), updates, classes, rng, plan) for one in tried]
-    gains = torch.stack([(one - found[0]).median() for one in found])
-    best, numbers = int(gains.argmax()), classes * scene.reader.sized
+    shop = knowing[0].shop
+    plain = _as_if(shop, knowing, updates, classes, rng, plan)
+    if plain is not None and plain.is_usual:
+        return shop
+    tried = [replace(shop, training=one) for one in unsaid_habits(shop.training, shop.auxiliary.x)]
+    found = [_as_if(one, knowing, updates, classes, rng, plan) for one in tried]
+    unlikely = torch.full((len(updates),), -UNLIKELY, dtype=torch.float64)
+    before = unlikely if plain is None else plain.likelihoods
+    gains = [float(((unlikely if one is None else one.likelihoods) - before).median()) for one in found]
+    numbers = classes * knowing[0].reader.sized
     clear = CLEAR * max(1.0, (CLEAR_OF / numbers) ** 0.5)  # what a mean of few numbers varies by
-    return tried[best] if float(gains[best]) > clear * numbers else shop
+    best = max(range(len(tried)), key=lambda place: gains[place], default=None)
+    return shop if best is None or gains[best] <= clear * numbers else tried[best]
 
 
-def _likelihoods(
-    scene: RoundScene, updates: Sequence[SentUpdate], classes: int, rng: torch.Generator, plan: RehearsalSizes
-) -> Tensor:
-    """(updates,) logarithms, of what was sent, if clients train like that; half of the rehearsals are enough for it.
+def _as_if(
+    shop: Workshop,
+    knowing: Sequence[RoundScene],
+    updates: Sequence[SentUpdate],
+    classes: int,
+    rng: torch.Generator,
+    plan: RehearsalSizes,
+) -> _Begun | None:
+    """The round if clients train as in `shop`; half of the rehearsals are enough for it. None: they diverge.
 
     Nothing is drawn from `rng` itself: what is compared is compared on the same draws.
     """
     same = torch.Generator().set_state(rng.get_state())
     fewer = replace(plan, broad=max(plan.broad // 2, plan.least_broad))
     try:
-        return _broad(scene, updates, classes, plan.known[::2], same, fewer).likelihoods
+        return _broad([replace(one, shop=shop) for one in knowing[::2]], updates, classes, same, fewer)
     except NotApplicable:
-        return torch.full((len(updates),), -UNLIKELY, dtype=torch.float64)
+        return None
 
 
 def leading_rounds(rounds: Iterable[int], most: int) -> list[int]:
@@ -242,39 +315,36 @@ def nearest(number: int, rounds: Iterable[int]) -> int:
 
 
 def _broad(
-    scene: RoundScene,
+    knowing: Sequence[RoundScene],
     updates: Sequence[SentUpdate],
     classes: int,
-    known_passes: Sequence[int],
     rng: torch.Generator,
     plan: RehearsalSizes,
 ) -> _Begun:
-    """First estimates, by the model that knows the auxiliary samples as it knows the clients'."""
-    shop, asked = scene.shop, scene.asked(updates)
+    """First estimates, by the one of the models that knows the auxiliary samples as it knows the clients'."""
+    asked, labels = knowing[0].asked(updates), knowing[0].shop.auxiliary.y
     sizes = sorted(update.samples for update in updates)
     places = ((2 * place + 1) * len(sizes) // (2 * plan.sizes) for place in range(plan.sizes))
     sizes = sorted({sizes[place] for place in places})
-    one_pass = -(-len(shop.auxiliary) // shop.training.batch_size)
     best: _Begun | None = None
-    for passes in known_passes:
-        learnt = replace(scene, passes=passes, learnt=shop.learnt(scene.base, passes * one_pass, rng))
+    for learnt in knowing:
         played, shares, folds = [], [], []
         for size in sizes:
             counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
             fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
-            played.append(learnt.play(deal(counts, shop.auxiliary.y, rng), rng))
+            played.append(learnt.play(deal(counts, labels, rng), rng))
             shares.append(counts.double() / size)
             folds.append(fold)
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
         if not sent.is_finite():
             continue
         fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
-        learnt = replace(learnt, hidden=largest_absent(fit.unseen, known, sent.present))
-        found = without_absent(fit.shares, asked.present, learnt.hidden)
-        errors = without_absent(fit.unseen, sent.present, learnt.hidden) - known
-        likely = _log_likelihoods(sent, known, fold, found, asked)
+        hidden = largest_absent(fit.unseen, known, sent.present)
+        found = without_absent(fit.shares, asked.present, hidden)
+        errors = without_absent(fit.unseen, sent.present, hidden) - known
+        likely, usual = _log_likelihoods(sent, known, fold, found, asked)
         if best is None or likely.sum() > best.likelihoods.sum():
-            best = _Begun(learnt, [_First(one, errors) for one in found], likely)
+            best = _Begun(replace(learnt, hidden=hidden), [_First(one, errors) for one in found], likely, usual)
     if best is None:
         raise NotApplicable(DIVERGED)
     return best
@@ -436,13 +506,15 @@ def _contradiction(rounds: Sequence[ShareFit]) -> float:
     return max(1.0, apart / max(usual, 1e-12))
 
 
-def _log_likelihoods(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> Tensor:
+def _log_likelihoods(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, asked: _Sent) -> tuple[Tensor, Tensor]:
     """(updates,) of what real clients sent, if shares are `found` (updates, classes) and the rest as in the rehearsals.
+
+    And (make-believe clients,) the same of what was `sent`, whose shares are known.
 
     Shares can be found that explain any one reading. They do not explain all readings together if the make-believe
     clients' samples were harder or easier for the model than the real ones'.
     """
-    total = found.new_zeros(len(found))
+    total, usual = found.new_zeros(len(found)), found.new_zeros(len(shares))
     for name, reading in sent.readings.items():
         if name in SHARES_ALONE:
             continue
@@ -450,4 +522,5 @@ def _log_likelihoods(sent: _Sent, shares: Tensor, folds: Tensor, found: Tensor, 
         spread = (forward.unseen - reading).square().mean(0).sqrt().clamp_min(1e-30)
         off = ((asked.readings[name] - forward.shares) / spread).square().clamp_max(1e4)
         total -= (0.5 * off + spread.log()).sum(1)
-    return total
+        usual -= (0.5 * ((reading - forward.unseen) / spread).square() + spread.log()).sum(1)
+    return total, usual

@@ -3,7 +3,6 @@
 import copy
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from fedspill.leaks.composition.decaf import Decaf
 from fedspill.leaks.composition.guess import Proportions
 from fedspill.leaks.labels.counts.trial import Tried
 from fedspill.leaks.labels.guess import LabelCounts
-from fedspill.leaks.labels.labels import Labels, _believed
+from fedspill.leaks.labels.labels import Labels, _as_tried, _gains, _mixed, _rounds_read_alone
 from fedspill.leaks.labels.llg import LLG
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.class_rows import any_head
@@ -201,24 +200,23 @@ def test_the_broad_draw_has_clients_with_half_of_one_class_of_a_hundred() -> Non
 
 
 def test_an_update_by_itself_is_believed_as_far_as_its_trial_bears_it_out() -> None:
-    """Rehearsals state .8; the update by itself .9, which its trial bears out in the first round alone."""
+    """Rehearsals state .8; the update by itself .9 in one round, .8 in the other, less what its trial takes off."""
     of = [Origin(number, f"client:{place}") for number in (0, 1) for place in (0, 1)]
     rehearsals, alone = (
         LabelCounts(
-            of, torch.full((4, 2), count), confidence=torch.full((4,), stated), sure=torch.zeros(4, 2),
+            of, torch.full((4, 2), count), confidence=torch.tensor(stated), sure=torch.zeros(4, 2),
             low=torch.zeros(4, 2).long(), high=torch.full((4, 2), count), routes=(route,) * 4,
         )
-        for count, stated, route in ((1, 0.8, "rehearsed"), (2, 0.9, "bayes"))
+        for count, stated, route in ((1, [0.8] * 4, "rehearsed"), (2, [0.9, 0.9, 0.8, 0.8], "bayes"))
     )  # fmt: skip
-    stage: Any = SimpleNamespace(updates=[SimpleNamespace(round=origin.round) for origin in of])
-    results: Any = [SimpleNamespace(near=True)] * 4
-    tried = {0: Tried(right=0.85, stated=0.9), 1: Tried(right=0.7, stated=0.9)}
-    found = _believed(stage, results, rehearsals, alone, tried)
+    borne_out = _as_tried(alone, Tried(right=0.85, stated=0.9))
+    assert _rounds_read_alone([0, 0, 1, 1], _gains(rehearsals, borne_out, range(4))) == {0}
+    found = _mixed(rehearsals, borne_out, torch.tensor([True, True, False, False]))
     assert found.routes == ("bayes", "bayes", "rehearsed", "rehearsed")
     assert found.confidence is not None
     assert found.confidence.tolist() == pytest.approx([0.85, 0.85, 0.8, 0.8], abs=1e-6)
-    far: Any = [SimpleNamespace(near=False)] + [SimpleNamespace(near=True)] * 3
-    assert _believed(stage, far, rehearsals, alone, {}).routes == ("bayes",) + ("rehearsed",) * 3
+    for tried in (Tried(right=0.7, stated=0.9), None):
+        assert _rounds_read_alone([0, 0, 1, 1], _gains(rehearsals, _as_tried(alone, tried), range(4))) == set()
 
 
 def test_samples_are_dealt_as_wanted_each_client_from_half_of_them() -> None:

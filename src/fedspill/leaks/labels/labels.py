@@ -14,19 +14,28 @@ from fedspill.errors import NotApplicable
 from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.each_update import messages_of, read_each_update
 from fedspill.leaks.labels.counts.readings import REHEARSED, words_of
-from fedspill.leaks.labels.counts.trial import Tried, tried_on_make_believe
+from fedspill.leaks.labels.counts.trial import FIRST_TRIED, Tried, tried_on_make_believe
 from fedspill.leaks.labels.guess import LabelCounts
 from fedspill.leaks.labels.leak import LABELS
+from fedspill.observe.clients_together import read_together
 from fedspill.observe.drawn_clients import broad_shares, counts_of_shares
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
 from fedspill.observe.real_errors import rareness
 from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
 from fedspill.observe.rehearsed_result import RehearsedShares
-from fedspill.observe.rehearsed_shares import leading_rounds, nearest, rehearsed
+from fedspill.observe.rehearsed_shares import (
+    BegunRehearsals,
+    SentUpdate,
+    begin,
+    clients_of,
+    leading_rounds,
+    rehearsed_clients,
+)
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 
 LEAST_SPREAD = 0.1  # samples: no count is known better (convention)
+FIRST_REHEARSED = 4  # clients, by which it is seen whether rehearsing the others is worth while (convention)
 EXACT = 0.985  # of the labels of make-believe clients: what reads so many needs no rehearsal (convention)
 
 
@@ -57,23 +66,25 @@ class Labels(Attack):
             leaders = leading_rounds(stage.scenes, stage.plan.leading)
             if all(_is_exact(view, stage, number, rng) for number in leaders):
                 raise NotApplicable("not rehearsed: make-believe clients are read without error")
-            results, scenes = rehearsed(stage.scenes, stage.updates, stage.classes, rng, stage.plan, joint=stage.same)
+            begun = begin(stage.scenes, stage.updates, stage.classes, rng, stage.plan)
+            tried = replace(stage, scenes={number: begun.scenes[number] for number in leaders})
+            trial = tried_on_make_believe(view, tried, broad_counts(stage, rng), rng)
+            chosen = _believed(stage, begun, _as_tried(read_each_update(view, rng), trial), trial, rng)
         except NotApplicable as why_not:
             alone = read_each_update(view, rng)
             return replace(alone, notes=[*alone.notes, str(why_not)])
-        tried = replace(stage, scenes={number: scenes[number] for number in leaders})
-        trial = tried_on_make_believe(view, tried, broad_counts(stage, rng), rng)
-        alone = read_each_update(view, rng)
-        chosen = _believed(stage, results, _rehearsed(layer.of, stage, results), alone, trial)
         return replace(chosen, notes=[*layer.notes, *words_of(list(chosen.routes))])
 
 
 def _is_exact(view: View, stage: RehearsalPlan, number: int, rng: torch.Generator) -> bool:
     """Whether a round's updates are read by themselves without error, whatever the shares and what the model knows."""
     counts = broad_counts(stage, rng)
-    unlike = (replace(stage.scenes[number], passes=passes) for passes in (stage.plan.known[0], stage.plan.known[-1]))
-    tried = (tried_on_make_believe(view, replace(stage, scenes={number: scene}), counts, rng) for scene in unlike)
-    return all(number in one and one[number].right > EXACT for one in tried)
+    for passes in (stage.plan.known[0], stage.plan.known[-1]):
+        scene = replace(stage.scenes[number], passes=passes)
+        tried = tried_on_make_believe(view, replace(stage, scenes={number: scene}), counts, rng, FIRST_TRIED)
+        if tried is None or tried.right <= EXACT:
+            return False
+    return True
 
 
 def broad_counts(stage: RehearsalPlan, rng: torch.Generator) -> list[Tensor]:
@@ -83,33 +94,54 @@ def broad_counts(stage: RehearsalPlan, rng: torch.Generator) -> list[Tensor]:
     return [counts_of_shares(shares, update.samples) for update in stage.updates]
 
 
-def _believed(
-    stage: RehearsalPlan,
-    results: Sequence[RehearsedShares],
-    own: LabelCounts,
-    alone: LabelCounts,
-    tried: dict[int, Tried],
-) -> LabelCounts:
-    """What states to be right more often in a round, `own` rehearsals or each update `alone`.
+def _as_tried(alone: LabelCounts, tried: Tried | None) -> LabelCounts:
+    """`alone`, stating less by as much as it overstated in its trial on make-believe clients; nothing without one."""
+    assert alone.confidence is not None
+    less = 1.0 if tried is None else tried.overstated
+    return replace(alone, confidence=(alone.confidence.double() - less).clamp_min(0))
 
-    An update by itself states less by as much as it overstates in its trial on make-believe clients. One that is
-    unlike all that was rehearsed is read by itself anyway.
+
+def _believed(
+    stage: RehearsalPlan, begun: BegunRehearsals, alone: LabelCounts, tried: Tried | None, rng: torch.Generator
+) -> LabelCounts:
+    """What states to be right more often in a round, rehearsals or each update `alone`, by more than its trial may err.
+
+    Whether that is so is the model's doing, which all clients of a round were handed. So a few of them are rehearsed
+    first, and the others only if these do not find all rounds better read alone. An update that is unlike all that was
+    rehearsed is read by itself anyway.
     """
+    clients, rounds = clients_of(stage.updates, joint=stage.same), set(begun.scenes)
+    some = torch.linspace(0, len(clients) - 1, min(FIRST_REHEARSED, len(clients))).round().int().tolist()
+    results: dict[int, RehearsedShares] = {}
+    for part in ([clients[place] for place in some], [one for place, one in enumerate(clients) if place not in some]):
+        results |= rehearsed_clients(begun, stage.updates, part, rng, stage.plan)
+        rows = sorted(results)
+        told = read_together([results[row] for row in rows])
+        own = _rehearsed([alone.of[row] for row in rows], [stage.updates[row] for row in rows], told)
+        gains = _gains(own, alone, rows) - (0.0 if tried is None else tried.error)
+        better = _rounds_read_alone([stage.updates[row].round for row in rows], gains)
+        if better == rounds:
+            return alone
+    by_itself = [not one.near or update.round in better for one, update in zip(told, stage.updates, strict=True)]
+    return _mixed(own, alone, torch.tensor(by_itself))
+
+
+def _gains(own: LabelCounts, alone: LabelCounts, rows: Sequence[int]) -> Tensor:
+    """(rows,) by how much more `alone` states of these updates than `own`, which is of these only."""
     assert own.confidence is not None
     assert alone.confidence is not None
-    less = [tried[nearest(update.round, tried)].overstated if tried else 1.0 for update in stage.updates]
-    stated = (alone.confidence.double() - torch.tensor(less).double()).clamp_min(0)
-    numbers = torch.tensor([update.round for update in stage.updates])
-    by_itself = torch.tensor([not one.near for one in results])
-    for number in set(numbers.tolist()):
-        here = numbers == number
-        by_itself |= here & (stated[here].mean() > own.confidence[here].mean())
-    return _mixed(own, replace(alone, confidence=stated), by_itself)
+    return alone.confidence[list(rows)] - own.confidence
 
 
-def _rehearsed(of: Sequence[Origin], stage: RehearsalPlan, results: Sequence[RehearsedShares]) -> LabelCounts:
-    """What rehearsals say of all updates."""
-    each = [certainty(one, update.samples) for one, update in zip(results, stage.updates, strict=True)]
+def _rounds_read_alone(rounds: Sequence[int], gains: Tensor) -> set[int]:
+    """The rounds, of those that updates are of, in which updates by themselves gain on average."""
+    numbers = torch.tensor(rounds)
+    return {number for number in set(rounds) if float(gains[numbers == number].mean()) > 0}
+
+
+def _rehearsed(of: Sequence[Origin], updates: Sequence[SentUpdate], results: Sequence[RehearsedShares]) -> LabelCounts:
+    """What rehearsals say of some updates."""
+    each = [certainty(one, update.samples) for one, update in zip(results, updates, strict=True)]
     counts, sure, expected, low, high = zip(*each, strict=True)
     return LabelCounts(
         list(of),

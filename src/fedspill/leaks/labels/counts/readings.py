@@ -80,6 +80,10 @@ class CountReading(ABC):
     words: ClassVar[str]  # for the notes of a guess
     sure_power: ClassVar[float] = COUNTS.modelled_sure_power
 
+    def applies(self, seen: ObservedLayers) -> bool:
+        """Whether there is something to read."""
+        return True
+
     @abstractmethod
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         """Of all origins."""
@@ -117,6 +121,9 @@ class DriftLattice(CountReading):
     words = "drift read off the update: rare classes must have whole counts; an untrained model is assumed"
     sure_power = 1.0
 
+    def applies(self, seen: ObservedLayers) -> bool:
+        return seen.bias.shape[1] >= COUNTS.lattice_classes
+
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         found = fit(seen.bias, seen.answers.start, seen.end, seen.steps)
         best, doubtful = (
@@ -140,6 +147,9 @@ class TrainedModel(CountReading):
     name = "bayes"
     words = "factorised Bayes: the model's confidence in each class measured on labelled auxiliary data"
 
+    def applies(self, seen: ObservedLayers) -> bool:
+        return seen.answers.start_confusion is not None
+
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         model = mixed_hardness(seen.answers, seen.steps)
         found = _bayes(seen, model)
@@ -160,6 +170,9 @@ class UnknownHardness(CountReading):
 
     name = "unaided"
     words = "a trained model without auxiliary data: all classes taken as equally hard, as the update says"
+
+    def applies(self, seen: ObservedLayers) -> bool:
+        return seen.answers.start_confusion is None
 
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         tried = (_bayes(seen, equally_hard(mean, *seen.bias.shape)) for mean in COUNTS.hardnesses)
@@ -232,9 +245,10 @@ def _spread(guess: Tensor, samples: int, doubt: float) -> Tensor:
     return doubt * (guess + samples / guess.shape[1]) + 1
 
 
+READINGS: tuple[CountReading, ...] = (MeasuredProbability(), DriftLattice(), TrainedModel(), UnknownHardness())
 SPANNED, REHEARSED = "spanned", "rehearsed"
 WORDS: dict[str, str] = {
-    **{r.name: r.words for r in (MeasuredProbability, DriftLattice, TrainedModel, UnknownHardness, NegativeShares)},
+    **{reading.name: reading.words for reading in (*READINGS, NegativeShares())},
     SPANNED: "factorised Bayes, and how near auxiliary samples come to what the hidden layers' changes span",
     REHEARSED: "rehearsal on auxiliary data",
     "together": "two classes, read of all clients of a round, who were handed one model",
@@ -342,7 +356,8 @@ def read(
     """
     even = ModelAnswers(torch.full_like(bias, 1 / bias.shape[1]), torch.zeros_like(bias), 1)
     seen = ObservedLayers(bias, steps, even if answers is None else answers, spans, scaled, pulls, pulls_weight)
-    readings = _applicable(seen) if plain else [NegativeShares()]
+    applicable = [reading for reading in READINGS if reading.applies(seen)] if plain else []
+    readings = applicable or [NegativeShares()]
     found = [reading.weigh(seen) for reading in readings]
     parts = [
         ReadCounts.by(one.doubtful, decide(one.best), reading.name, reading.sure_power, one.spread)
@@ -353,14 +368,6 @@ def read(
         parts = [replace(p, routes=tuple(names)) if TrainedModel.name in p.routes else p for p in parts]
     evidence = torch.stack([one.evidence.nan_to_num(nan=-torch.inf, posinf=torch.inf) for one in found])
     return ReadingsOf(tuple(parts), evidence)
-
-
-def _applicable(seen: ObservedLayers) -> list[CountReading]:
-    """Those for which there is something to read."""
-    many = seen.bias.shape[1] >= COUNTS.lattice_classes
-    labelled = seen.answers.start_confusion is not None
-    trained: CountReading = TrainedModel() if labelled else UnknownHardness()
-    return [MeasuredProbability(), *([DriftLattice()] if many else []), trained]
 
 
 def _bayes(seen: ObservedLayers, model: Hardness, spans: SpanCounts | None = None) -> Posterior:
