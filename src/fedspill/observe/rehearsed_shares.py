@@ -273,7 +273,8 @@ def _broad(
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
         if not sent.is_finite():
             continue
-        fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
+        fits = fits_of(sent.readings, known, fold, asked.readings)
+        fit = mixed([*fits, ShareFit(alike(asked.present), alike(sent.present))], known)
         learnt = replace(learnt, hidden=largest_absent(fit.unseen, known, sent.present))
         found = without_absent(fit.shares, asked.present, learnt.hidden)
         errors = without_absent(fit.unseen, sent.present, learnt.hidden) - known
@@ -333,17 +334,16 @@ class _Around:
         """(make-believe clients, classes) bool: which classes some round of theirs shows."""
         return torch.stack([one.present for one in self.played]).any(0)
 
-    def surroundings(self, found: RehearsedShares) -> Surroundings:
+    def surroundings(self, found: _Estimate) -> Surroundings:
         """With what has been found so far."""
         possible = self.seen | (self.known + found.errors > self.hidden)
         played, asked = [one.layer for one in self.played], [one.layer[0] for one in self.asked]
         return Surroundings(self.known, self.folds, played, asked, possible, self.shown | (found.shares > self.hidden))
 
-    def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
-        """Some of the rounds again, around what was found and as far off as that may be."""
-        drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
-        off = rareness(len(found.shares)) * found.doubt * found.errors[drawn]
-        shares = positive((found.shares + off) * (self.shown | (found.shares > self.hidden)))
+    def nearer(self, centre: Tensor, errors: Tensor, rounds: Sequence[int], rng: torch.Generator) -> _Around:
+        """Some of the rounds again, around what was found and as far off as such errors."""
+        drawn = torch.randint(len(errors), (len(self.known),), generator=rng)
+        shares = positive((centre + rareness(len(centre)) * errors[drawn]) * (self.shown | (centre > self.hidden)))
         scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
         return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=True)
 
@@ -354,7 +354,8 @@ class _Around:
 
     def estimate(self, fits: Sequence[Sequence[ShareFit]]) -> _Estimate:
         """What the rounds' readings say together."""
-        joint = mixed([fit for of_round in fits for fit in of_round], self.known)
+        each = [fit for of_round in fits for fit in of_round]
+        joint = mixed([*each, ShareFit(alike(self.shown[None]), alike(self.seen))], self.known)
         errors = without_absent(joint.unseen, self.seen, self.hidden) - self.known
         return _Estimate(without_absent(joint.shares, self.shown, self.hidden)[0], errors)
 
@@ -401,7 +402,10 @@ def _by_layers(
     told, around, trust = list(found), list(clients), 0.0
     readings = [_Estimate(one.shares, one.errors) for one in found]
     for time in range(plan.layers):
-        spaces = [one.surroundings(result) for one, result in zip(around, told, strict=True)]
+        spaces = [
+            one.surroundings(_Estimate(result.shares, read.errors))
+            for one, result, read in zip(around, told, readings, strict=True)
+        ]
         if not can_be_read(spaces):
             break
         layers = read_whole_layer(spaces)
@@ -409,17 +413,20 @@ def _by_layers(
         precision = _precision(torch.cat([one.errors for one in both]))
         trust += precision
         told = [
+            # Later errors are those of clients like this one: they do not say how far apart clients are.
             replace(
                 result,
                 shares=result.shares + precision / trust * (now.shares - result.shares),
-                counts=own.counts,
-                errors=now.errors,
+                errors=now.errors if time == 0 else result.errors,
             )
-            for result, now, own in zip(told, both, around, strict=True)
+            for result, now in zip(told, both, strict=True)
         ]
         if time + 1 < plan.layers:
             best = sorted(layers[0].by_round.argsort()[: plan.telling].tolist())
-            around = [one.nearer(result, best, rng) for one, result in zip(around, told, strict=True)]
+            around = [
+                one.nearer(result.shares, result.doubt * now.errors, best, rng)
+                for one, result, now in zip(around, told, both, strict=True)
+            ]
             readings = [one.estimate(one.fits()) for one in around]
     return told
 
@@ -445,6 +452,11 @@ def largest_absent(estimates: Tensor, known: Tensor, present: Tensor) -> float:
     limits: list[float] = [0.0, *hiding.quantile(torch.linspace(0, 1, LIMITS, dtype=hiding.dtype)).tolist()]
     errors = [float((without_absent(estimates, present, limit) - known).abs().sum()) for limit in limits]
     return limits[errors.index(min(errors))]
+
+
+def alike(present: Tensor) -> Tensor:
+    """Even shares of the classes that are present (clients, classes): all that is known if nothing else is."""
+    return positive(present.double())
 
 
 def without_absent(estimates: Tensor, present: Tensor, limit: float) -> Tensor:
