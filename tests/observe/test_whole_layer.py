@@ -1,4 +1,4 @@
-"""Shares from the whole change of the last layer: its fit on made-up changes, and when it is believed."""
+"""Shares from the whole change of the last layer: its fit on made-up changes, and how much it counts."""
 
 from dataclasses import replace
 
@@ -128,34 +128,53 @@ def test_clients_of_different_folds_hold_no_sample_together_unless_it_is_the_onl
         assert torch.equal(torch.stack([torch.bincount(labels[one], minlength=3) for one in part]), wanted)
 
 
-class Around:
-    """Stands for make-believe clients around one; says in which rounds it was asked for nearer ones."""
+def pattern(size: float, first: int) -> Tensor:
+    """Errors (ROWS, CLASSES) between two neighbouring classes; of such that share no class no product is left."""
+    errors = torch.zeros(ROWS, CLASSES, dtype=torch.float64)
+    errors[:, first], errors[:, first + 1] = size, -size
+    return errors
 
-    counts = torch.ones(ROWS, CLASSES).long()
+
+class Around:
+    """Stands for make-believe clients around one; says around what and in which rounds it was asked for nearer ones."""
+
+    known = torch.full((ROWS, CLASSES), 0.25, dtype=torch.float64)
 
     def __init__(self) -> None:
-        self.again: list[list[int]] = []
+        self.again: list[tuple[Tensor, list[int]]] = []
 
-    def surroundings(self, found: rehearsed_shares.RehearsedShares) -> None:
+    def surroundings(self, found: object) -> None:
         return None
 
-    def nearer(self, found: rehearsed_shares.RehearsedShares, rounds: list[int], rng: torch.Generator) -> "Around":
-        self.again.append(rounds)
+    def nearer(self, centre: Tensor, errors: Tensor, rounds: list[int], rng: torch.Generator) -> "Around":
+        self.again.append((centre, rounds))
         return self
 
+    def fits(self) -> list[object]:
+        return []
 
-@pytest.mark.parametrize(("off", "believed"), [(0.05, True), (0.2, False)])
-def test_the_whole_layer_is_believed_if_it_errs_less_and_then_read_nearer_in_the_rounds_that_tell_most(
-    monkeypatch: pytest.MonkeyPatch, off: float, believed: bool
+    def estimate(self, fits: list[object]) -> rehearsed_shares._Estimate:
+        return rehearsed_shares._Estimate(shares(0.1, 0.1, 0.1, 0.7), pattern(0.1, 0))
+
+
+@pytest.mark.parametrize("off", [0.05, 0.2])
+def test_readings_and_whole_layer_count_by_their_errors_and_so_do_both_times(
+    monkeypatch: pytest.MonkeyPatch, off: float
 ) -> None:
-    told = LayerShares(shares(0.7, 0.1, 0.1, 0.1), torch.full((ROWS, CLASSES), off), shares(0.3, 0.1, 0.4, 0.2))
+    layer = LayerShares(shares(0.7, 0.1, 0.1, 0.1), pattern(off, 2), shares(0.3, 0.1, 0.4, 0.2))
     monkeypatch.setattr(rehearsed_shares, "can_be_read", lambda spaces: True)
-    monkeypatch.setattr(rehearsed_shares, "read_whole_layer", lambda spaces: [told] * len(spaces))
-    even = shares(0.25, 0.25, 0.25, 0.25)
-    before = rehearsed_shares.RehearsedShares(even, Around.counts, torch.full((ROWS, CLASSES), 0.1), 1.0, True)
+    monkeypatch.setattr(rehearsed_shares, "read_whole_layer", lambda spaces: [layer] * len(spaces))
+    even, counts = shares(0.25, 0.25, 0.25, 0.25), torch.ones(ROWS, CLASSES).long()
+    before = rehearsed_shares.RehearsedShares(even, counts, pattern(0.1, 0), 1.0, True)
     around = [Around(), Around()]
     plan = rehearsed_shares.RehearsalSizes()
     found = rehearsed_shares._by_layers(around, [before] * 2, torch.Generator(), plan)  # type: ignore[arg-type]
-    for one in found:
-        assert torch.equal(one.shares, told.shares if believed else even)
-    assert [one.again for one in around] == [[[1, 3]] if believed else []] * 2
+    weight = 0.1**2 / (0.1**2 + off**2)
+    first = (1 - weight) * even + weight * layer.shares
+    second = (1 - weight) * shares(0.1, 0.1, 0.1, 0.7) + weight * layer.shares
+    for one, asked in zip(found, around, strict=True):
+        torch.testing.assert_close(one.shares, (first + second) / 2)
+        torch.testing.assert_close(one.errors, (1 - weight) * pattern(0.1, 0) + weight * layer.errors)
+        ((centre, rounds),) = asked.again
+        torch.testing.assert_close(centre, first)
+        assert rounds == [1, 3]

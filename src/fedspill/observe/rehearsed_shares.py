@@ -5,7 +5,8 @@
              others, so the model is first let learn from them for a while; how long, what the clients sent decides
     near     for every client, make-believe ones with shares around its estimate, as far off as the estimates before
              were; they hold the same samples in all rounds, as it does, so that all its rounds are read together
-    layers   if asked for: the whole layer's change, by the make-believe clients of all (whole_layer.py)
+    layers   if asked for: the whole layer's change, by the make-believe clients of all (whole_layer.py), mixed with the
+             readings; then once more around what was found
     together clients whose estimates scatter no more than errors do are alike, and each is read by all
 
 What was done to the samples on the way (optimizer, drift, clipping, noise) is in what the make-believe clients sent,
@@ -141,8 +142,8 @@ def rehearsed(
 ) -> tuple[list[RehearsedShares], dict[int, RoundScene]]:
     """What is found of each update, and the rounds with models that know the auxiliary samples; `scenes` by round.
 
-    joint: a client that takes part again holds the same samples. layers: the whole layer is read too, which is believed
-    if it errs less on make-believe clients. NotApplicable: make-believe clients diverge.
+    joint: a client that takes part again holds the same samples. layers: the whole layer is read too, and counts as
+    its errors on make-believe clients say. NotApplicable: make-believe clients diverge.
     """
     begun = begin(scenes, updates, classes, rng, plan)
     found = rehearsed_clients(begun, updates, clients_of(updates, joint=joint), rng, plan, layers=layers)
@@ -162,7 +163,7 @@ class BegunRehearsals:
     """All rounds after their broad draws."""
 
     scenes: dict[int, RoundScene]  # by round, with the models that know the auxiliary samples
-    first: dict[int, _First]  # of each update, by its place
+    first: dict[int, _Estimate]  # of each update, by its place
 
 
 def begin(
@@ -228,15 +229,19 @@ def rehearsed_clients(
 
 
 @dataclass(frozen=True, eq=False)
-class _First:
-    """A first estimate."""
+class _Estimate:
+    """What some reading says of an update."""
 
     shares: Tensor  # (classes,)
-    errors: Tensor  # (make-believe clients, classes)
+    errors: Tensor  # (make-believe clients, classes) of such estimates
 
     @property
     def precision(self) -> float:
-        return max(float(self.errors.abs().sum(1).mean()), 1e-6) ** -2
+        return _precision(self.errors)
+
+
+def _precision(errors: Tensor) -> float:
+    return max(float(errors.abs().sum(1).mean()), 1e-6) ** -2
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +249,7 @@ class _Begun:
     """A round after the broad draw."""
 
     scene: RoundScene  # with the model that knows the auxiliary samples as it knows the clients'
-    first: list[_First]  # of each update
+    first: list[_Estimate]  # of each update
     likelihoods: Tensor  # (updates,) logarithms, of what each client sent
     usual: Tensor  # (make-believe clients,) the same of what they sent, each by those of the other fold
 
@@ -338,13 +343,14 @@ def _broad(
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
         if not sent.is_finite():
             continue
-        fit = mixed(fits_of(sent.readings, known, fold, asked.readings), known)
-        hidden = largest_absent(fit.unseen, known, sent.present)
-        found = without_absent(fit.shares, asked.present, hidden)
-        errors = without_absent(fit.unseen, sent.present, hidden) - known
+        fits = fits_of(sent.readings, known, fold, asked.readings)
+        fit = mixed([*fits, ShareFit(alike(asked.present), alike(sent.present))], known)
+        learnt = replace(learnt, hidden=largest_absent(fit.unseen, known, sent.present))
+        found = without_absent(fit.shares, asked.present, learnt.hidden)
+        errors = without_absent(fit.unseen, sent.present, learnt.hidden) - known
         likely, usual = _log_likelihoods(sent, known, fold, found, asked)
         if best is None or likely.sum() > best.likelihoods.sum():
-            best = _Begun(replace(learnt, hidden=hidden), [_First(one, errors) for one in found], likely, usual)
+            best = _Begun(learnt, [_Estimate(one, errors) for one in found], likely, usual)
     if best is None:
         raise NotApplicable(DIVERGED)
     return best
@@ -398,25 +404,36 @@ class _Around:
         """(make-believe clients, classes) bool: which classes some round of theirs shows."""
         return torch.stack([one.present for one in self.played]).any(0)
 
-    def surroundings(self, found: RehearsedShares) -> Surroundings:
+    def surroundings(self, found: _Estimate) -> Surroundings:
         """With what has been found so far."""
         possible = self.seen | (self.known + found.errors > self.hidden)
         played, asked = [one.layer for one in self.played], [one.layer[0] for one in self.asked]
         return Surroundings(self.known, self.folds, played, asked, possible, self.shown | (found.shares > self.hidden))
 
-    def nearer(self, found: RehearsedShares, rounds: Sequence[int], rng: torch.Generator) -> _Around:
-        """Some of the rounds again, around what was found and as far off as that may be."""
-        drawn = torch.randint(len(found.errors), (len(self.known),), generator=rng)
-        off = rareness(len(found.shares)) * found.doubt * found.errors[drawn]
-        shares = positive((found.shares + off) * (self.shown | (found.shares > self.hidden)))
+    def nearer(self, centre: Tensor, errors: Tensor, rounds: Sequence[int], rng: torch.Generator) -> _Around:
+        """Some of the rounds again, around what was found and as far off as such errors."""
+        drawn = torch.randint(len(errors), (len(self.known),), generator=rng)
+        shares = positive((centre + rareness(len(centre)) * errors[drawn]) * (self.shown | (centre > self.hidden)))
         scenes, asked = [self.scenes[place] for place in rounds], [self.asked[place] for place in rounds]
-        return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=False)
+        return _Around.of(scenes, self.samples, asked, self.shown, shares, rng, apart=True)
+
+    def fits(self) -> list[list[ShareFit]]:
+        """Of each round all fits to its readings."""
+        pairs = zip(self.played, self.asked, strict=True)
+        return [fits_of(sent.readings, self.known, self.folds, own.readings) for sent, own in pairs]
+
+    def estimate(self, fits: Sequence[Sequence[ShareFit]]) -> _Estimate:
+        """What the rounds' readings say together."""
+        each = [fit for of_round in fits for fit in of_round]
+        joint = mixed([*each, ShareFit(alike(self.shown[None]), alike(self.seen))], self.known)
+        errors = without_absent(joint.unseen, self.seen, self.hidden) - self.known
+        return _Estimate(without_absent(joint.shares, self.shown, self.hidden)[0], errors)
 
 
 def _near(
     scenes: Sequence[RoundScene],
     updates: Sequence[SentUpdate],
-    begun: Sequence[_First],
+    begun: Sequence[_Estimate],
     rng: torch.Generator,
     plan: RehearsalSizes,
     *,
@@ -430,12 +447,9 @@ def _near(
     asked = [scene.asked([update]) for scene, update in zip(scenes, updates, strict=True)]
     shown = torch.stack([one.present[0] for one in asked]).any(0)
     around = _Around.of(scenes, updates[0].samples, asked, shown, positive(centre + errors[drawn]), rng, apart=apart)
-    played, known = around.played, around.known
-    each = [fits_of(s.readings, known, around.folds, own.readings) for s, own in zip(played, asked, strict=True)]
-    joint = mixed([fit for fits in each for fit in fits], known)
-    found = without_absent(joint.shares, shown, around.hidden)
-    errors = without_absent(joint.unseen, around.seen, around.hidden) - known
-    doubt = _contradiction([mixed(fits, known) for fits in each])
+    each = around.fits()
+    found = around.estimate(each)
+    doubt = _contradiction([mixed(fits, around.known) for fits in each])
     if doubt > CONTRADICTS:  # it cannot have held the same samples each time
         alone = [
             _near([scene], [update], [one], rng, plan, apart=apart)[0][0]
@@ -443,31 +457,57 @@ def _near(
         ]
         return alone, None
     main = scenes[0].reader.main()
-    near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(played, asked, strict=True)]
+    near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(around.played, asked, strict=True)]
     doubt *= (1 + 1 / len(updates)) ** 0.5  # near draws stand around what the same updates said: the last is read twice
-    return [RehearsedShares(found[0], around.counts, errors, doubt, one) for one in near], around
+    return [RehearsedShares(found.shares, around.counts, found.errors, doubt, one) for one in near], around
 
 
 def _by_layers(
     clients: Sequence[_Around], found: Sequence[RehearsedShares], rng: torch.Generator, plan: RehearsalSizes
 ) -> list[RehearsedShares]:
-    """Clients of the same rounds by their whole layers, as long as that errs less on make-believe clients."""
-    told, around = list(found), list(clients)
+    """Clients of the same rounds by readings and whole layers, mixed by their errors on make-believe clients.
+
+    Then the same once more around what was found: each time counts by its precision.
+    """
+    told, around, trust = list(found), list(clients), 0.0
+    readings = [_Estimate(one.shares, one.errors) for one in found]
     for time in range(plan.layers):
-        spaces = [one.surroundings(result) for one, result in zip(around, told, strict=True)]
+        spaces = [
+            one.surroundings(_Estimate(result.shares, read.errors))
+            for one, result, read in zip(around, told, readings, strict=True)
+        ]
         if not can_be_read(spaces):
             break
-        read = read_whole_layer(spaces)
-        if time == 0 and sum(one.error for one in read) >= sum(one.error for one in told):
-            break
+        layers = read_whole_layer(spaces)
+        both = _mixed([readings, [_Estimate(one.shares, one.errors) for one in layers]], around)
+        precision = _precision(torch.cat([one.errors for one in both]))
+        trust += precision
         told = [
-            replace(result, shares=one.shares, counts=own.counts, errors=one.errors)
-            for result, one, own in zip(told, read, around, strict=True)
+            # Later errors are those of clients like this one: they do not say how far apart clients are.
+            replace(
+                result,
+                shares=result.shares + precision / trust * (now.shares - result.shares),
+                errors=now.errors if time == 0 else result.errors,
+            )
+            for result, now in zip(told, both, strict=True)
         ]
         if time + 1 < plan.layers:
-            best = sorted(read[0].by_round.argsort()[: plan.telling].tolist())
-            around = [one.nearer(result, best, rng) for one, result in zip(around, told, strict=True)]
+            best = sorted(layers[0].by_round.argsort()[: plan.telling].tolist())
+            around = [
+                one.nearer(result.shares, result.doubt * now.errors, best, rng)
+                for one, result, now in zip(around, told, both, strict=True)
+            ]
+            readings = [one.estimate(one.fits()) for one in around]
     return told
+
+
+def _mixed(ways: Sequence[Sequence[_Estimate]], around: Sequence[_Around]) -> list[_Estimate]:
+    """Of each client all ways in one, with weights that are the same for all clients."""
+    known = torch.cat([one.known for one in around])
+    fits = [ShareFit(torch.stack([e.shares for e in way]), known + torch.cat([e.errors for e in way])) for way in ways]
+    both = mixed(fits, known)
+    errors = torch.split(both.unseen - known, [len(one.known) for one in around])
+    return [_Estimate(*one) for one in zip(both.shares, errors, strict=True)]
 
 
 def largest_absent(estimates: Tensor, known: Tensor, present: Tensor) -> float:
@@ -482,6 +522,11 @@ def largest_absent(estimates: Tensor, known: Tensor, present: Tensor) -> float:
     limits: list[float] = [0.0, *hiding.quantile(torch.linspace(0, 1, LIMITS, dtype=hiding.dtype)).tolist()]
     errors = [float((without_absent(estimates, present, limit) - known).abs().sum()) for limit in limits]
     return limits[errors.index(min(errors))]
+
+
+def alike(present: Tensor) -> Tensor:
+    """Even shares of the classes that are present (clients, classes): all that is known if nothing else is."""
+    return positive(present.double())
 
 
 def without_absent(estimates: Tensor, present: Tensor, limit: float) -> Tensor:
