@@ -99,9 +99,9 @@ def test_momentum_and_weight_decay_are_taken_out(digits: Dataset, training: Loca
         trace.protocol["optimizer"] = {"name": "sgd", **{o: getattr(training, o) for o in ("momentum", "weight_decay")}}
         right = error(guessed(trace, known, solver=solver), trace)
         trace.protocol["optimizer"] = "sgd"
-        assert right < (0.25 if solver == "path" else 0.15)
-        wrong = error(guessed(trace, known, solver=solver, null_removal=False), trace)
-        assert right < 1.1 * wrong  # a decay of so few steps is next to nothing in a rehearsal
+        assert right < (0.25 if solver == "path" else 0.1)
+        if solver == "path" or training.momentum:  # a decay of so few steps is next to nothing in a rehearsal
+            assert right < error(guessed(trace, known, solver=solver, null_removal=False), trace)
 
 
 def test_adam_is_read_from_the_bias_alone(digits: Dataset) -> None:
