@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -226,19 +227,25 @@ class Compositions(Table, ABC):
     quick: ClassVar[tuple[str, ...]] = tuple(SETTINGS)
 
     def rows(self, run: Run) -> Iterator[Row]:
+        return chain.from_iterable(part() for part in self.parts(run))
+
+    def parts(self, run: Run) -> Sequence[Callable[[], Iterator[Row]]]:
         printed = published(self.paper, self.name.partition("/")[2])["mean"]
         dataset, why_not = load_images(self.dataset, run)
         settings = self.quick if run.scale == "quick" else tuple(SETTINGS)
         if dataset is None:
-            yield not_runnable({"setting": "all", "attack": "decaf"}, "paper", METRIC, printed, why_not)
-            return
-        for setting in settings:
-            note = "" if setting.startswith("adadelta") else "The printed figure is the paper's, with Adadelta."
-            rounds = rounds_of(run, setting)
-            note = note if rounds == ROUNDS else f"{note} One round, not {ROUNDS}."
-            many = 1 if run.scale == "quick" else repeats(run, setting)  # three minutes on two cores are to suffice
-            recordings = [record(dataset, SETTINGS[setting], run, k, rounds=rounds) for k in range(many)]
-            yield from attacked(recordings, setting, run, printed, f"{note} {dataset.note}".strip())
+            missing = not_runnable({"setting": "all", "attack": "decaf"}, "paper", METRIC, printed, why_not)
+            return [lambda: iter([missing])]
+        return [partial(_of_setting, dataset, setting, run, printed) for setting in settings]
+
+
+def _of_setting(dataset: Dataset, setting: str, run: Run, printed: float | None) -> Iterator[Row]:
+    note = "" if setting.startswith("adadelta") else "The printed figure is the paper's, with Adadelta."
+    rounds = rounds_of(run, setting)
+    note = note if rounds == ROUNDS else f"{note} One round, not {ROUNDS}."
+    many = 1 if run.scale == "quick" else repeats(run, setting)  # three minutes on two cores are to suffice
+    recordings = [record(dataset, SETTINGS[setting], run, k, rounds=rounds) for k in range(many)]
+    yield from attacked(recordings, setting, run, printed, f"{note} {dataset.note}".strip())
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import multiprocessing
+import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -79,6 +83,37 @@ class Table(ABC):
     @abstractmethod
     def rows(self, run: Run) -> Iterator[Row]:
         """What the author writes: the rows, each as soon as it is known."""
+
+    def parts(self, run: Run) -> Sequence[Callable[[], Iterator[Row]]]:
+        """The rows in parts that need nothing of each other: an author may say so where a table takes long."""
+        return [partial(self.rows, run)]
+
+
+def rows_side_by_side(chosen: Table, run: Run, workers: int) -> Iterator[Row]:
+    """The rows in their order. Parts of the table are computed at once, each worker in a process of its own."""
+    parts = len(chosen.parts(run)) if workers > 1 else 1
+    if parts == 1:
+        yield from chosen.rows(run)
+        return
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, parts), fresh, initializer=_as_worker) as pool:
+        jobs = [pool.submit(_rows_of_part, chosen.name, run, part) for part in range(parts)]
+        try:
+            for job in jobs:
+                yield from job.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _as_worker() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word; what is there was written
+
+
+def _rows_of_part(name: str, run: Run, part: int) -> list[Row]:
+    return list(table(name).parts(run)[part]())
 
 
 def table(name: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -46,6 +47,11 @@ def use_one_thread(device: str) -> None:
     torch.set_num_threads(1)
     use_full_precision()
     refuse_missing_device(device)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def refuse_missing_device(device: str) -> None:

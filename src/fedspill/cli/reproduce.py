@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedspill.cli.options import DataDir, Device, JsonFile, use_one_thread, write_json
+from fedspill.cli.options import DataDir, Device, JsonFile, cores, use_one_thread, write_json
 from fedspill.cli.terminal import Screen
 
 
@@ -16,10 +16,11 @@ def reproduce(
     data_dir: DataDir = None,
     device: Device = "cpu",
     seed: Annotated[int, typer.Option(min=0)] = 2024,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one a core; one on a GPU).")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Runs a published table and prints our figures beside the printed ones."""
-    from fedspill.reproduce import Run
+    from fedspill.reproduce import Run, rows_side_by_side
     from fedspill.reproduce import table as published_table
 
     screen = Screen()
@@ -27,7 +28,8 @@ def reproduce(
     use_one_thread(device)
     screen.say(f"{table}: {chosen.title} ({scale})")
     rows = []
-    for row in chosen.rows(Run(scale, data_dir, device, seed)):
+    workers = workers or (cores() if device == "cpu" else 1)
+    for row in rows_side_by_side(chosen, Run(scale, data_dir, device, seed), workers):
         rows.append(row)
         screen.say(row.line())
         # Written after every row, so that an interrupted run keeps what it has.
