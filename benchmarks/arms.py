@@ -208,12 +208,41 @@ def groups_of_eight(state: Tensors, place: ReadingPlace, batch: int, rng: torch.
     return state
 
 
+def head_traps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows that gates look at hidden neurons: every class but one is said of the one sample in a batch that is extreme
+    in some direction, so that the row of a class that no sample has holds that sample's activations.
+    """
+    layer = place.layer
+    hidden = torch.relu(place.features() @ state[layer.weight].T + state[layer.bias])
+    mean, classes = hidden.mean(0), len(state[layer.second_weight])
+    ways = torch.randn(classes, hidden.shape[1], generator=rng)
+    ways -= (ways @ mean)[:, None] * mean / mean.square().sum()
+    heights = hidden @ ways.T
+    sharp = 200 / heights.std(0) * (torch.arange(classes) > 0)
+    highest = heights.quantile(1 - 1 / batch, dim=0)
+    return {**state, layer.second_weight: ways * sharp[:, None], f"{layer.second}.bias": -highest * sharp}
+
+
+def behind_head(place: ReadingPlace, state: Tensors, sent: Tensors) -> Tensor:
+    """The inputs whose activations stand alone in a row of the head, by the neurons that are awake and were sent."""
+    layer, found = place.layer, [torch.zeros(0, place.features().shape[1], dtype=torch.float64)]
+    weight, bias = state[layer.weight].double(), state[layer.bias].double()
+    for row, part in zip(sent[layer.second_weight].double(), sent[f"{layer.second}.bias"].double(), strict=True):
+        active = row / part
+        awake = active > 1e-6
+        if bool(part != 0) and int(awake.sum()) >= weight.shape[1]:
+            found.append(torch.linalg.lstsq(weight[awake], (active - bias)[awake, None]).solution.T)
+    return place.packing().unpack(torch.cat(found))
+
+
 # Written after the guard's bars were set, and no bar was set on them.
 UNSEEN: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]] = {
     "bins that look up or down, in any order": in_any_order,
     "small traps in a quarter of the rows": small_traps,
     "groups of eight parallel rows": groups_of_eight,
+    "traps in the head": head_traps,
 }
+IN_THE_HEAD = ("class fishing", "traps in the head")
 # What looks at a model before training, and what acts in training.
 GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
     "none": (None, None),
@@ -237,11 +266,15 @@ class Federation:
     known: Tensor
 
 
-def federation(data: Dataset, rows: int, seed: int, rounds: int) -> Federation:
+def federation(data: Dataset, rows: int, seed: int, rounds: int, classes: int = 0) -> Federation:
+    """The client that is read has samples of so many classes only; 0: of all."""
     rng = torch.Generator().manual_seed(seed)
     model = make("models", "mlp", {"widths": [rows]}).build(data.shape, len(data.classes), seed=seed)
     order = torch.randperm(len(data.train), generator=rng)[:1200]
     clients = [data.train.take(part) for part in order.chunk(6)]
+    if classes:
+        own = order[torch.isin(data.train.y[order], torch.randperm(len(data.classes), generator=rng)[:classes])]
+        clients[0] = data.train.take(own[:200])
     state, states = {name: tensor.clone() for name, tensor in state_of(model).items()}, []
     for number in range(rounds):
         states.append(state)
@@ -272,6 +305,8 @@ def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense 
         found = packing.unpack(x[None])
     elif plant == "bins, ten rows cancel":
         found = cancelled(place, state, *seen)
+    elif plant == "traps in the head":
+        found = behind_head(place, state, sent)
     else:
         found = max(
             (
@@ -309,7 +344,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
         state = own
         if step > 0:
             goal = (PLANTS | UNSEEN)[plant](place.opened(own), place, batch, rng.manual_seed(seed))
-            state = on_the_way(own, goal, step / arrival, None if plant == "class fishing" else place.layer, way)
+            state = on_the_way(own, goal, step / arrival, None if plant in IN_THE_HEAD else place.layer, way)
         message = Message(number + (claims if step > 0 else 0), SERVER, EVERYONE, "model", state)
         client = ClientContext(memory, lambda: made.model, made.own)
         if defense is not None:
@@ -327,7 +362,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
 def table(asked: argparse.Namespace) -> None:
     data: Dataset = make("datasets", asked.data).load(None)
     longest = HONEST + max(asked.arrivals)
-    made = [federation(data, asked.rows, seed, longest) for seed in asked.seeds_used]
+    made = [federation(data, asked.rows, seed, longest, asked.classes) for seed in asked.seeds_used]
     known = UNSEEN if asked.unseen else PLANTS
     words = [word for word in asked.plants if word not in known]
     wanted = [name for name in known if not asked.plants or name in asked.plants or any(word in name for word in words)]
@@ -370,7 +405,7 @@ def frontier(asked: argparse.Namespace) -> None:
             for one, seer, seed in zip(made, seers, asked.seeds_used, strict=True):
                 place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
                 goal = PLANTS[plant](place.opened(own), place, asked.batch, torch.Generator().manual_seed(seed))
-                state = on_the_way(own, goal, share, None if plant == "class fishing" else place.layer, asked.way)
+                state = on_the_way(own, goal, share, None if plant in IN_THE_HEAD else place.layer, asked.way)
                 samples = one.own.take(torch.arange(asked.batch))
                 shares.append(read(place, state, samples, None, plant))
                 honest.append(read(place, own, samples, None, plant))
@@ -579,6 +614,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--classes", type=int, default=0, help="that the client has which is read; 0: all")
     parser.add_argument("--way", choices=["line", "sphere"], default="sphere")
     parser.add_argument("--plants", nargs="*", default=[], help="names, or words of them")
     parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))

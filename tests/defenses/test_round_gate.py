@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedspill.dataset import Examples
+from fedspill.defenses.dp_sgd import DpSgd
 from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.model_checks.few_contributors import rest_on_few
@@ -173,12 +175,15 @@ def test_the_gate_stands_beside_what_acts_in_steps() -> None:
     assert torch.allclose(both["1.weight"][rows], alone["1.weight"][rows], atol=1e-7)
 
 
-def test_a_round_of_fewer_samples_than_pairs_can_be_told_by_sends_nothing_of_hidden_neurons() -> None:
-    own, model = DIGITS.train.take(torch.arange(4)), net()
+@pytest.mark.parametrize(("samples", "sends"), [(4, False), (38, False), (80, True)])
+def test_a_round_of_fewer_samples_than_pairs_can_be_told_by_sends_nothing_of_hidden_neurons(
+    samples: int, sends: bool
+) -> None:
+    own, model = DIGITS.train.take(torch.arange(samples)), net()
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}
     gated = train(model, start, own, GradientGate(pairs=True).local(LOCAL), generator(0, "gate"))
-    assert not bool(gated["1.weight"].any())
-    assert not bool(gated["3.weight"].any())
+    assert bool(gated["1.weight"].any()) == sends
+    assert bool(gated["3.weight"].any()) == sends
     assert bool(gated["3.bias"].any())
 
 
@@ -205,14 +210,42 @@ def test_what_two_rounds_tell_from_each_other_is_gone_where_each_has_samples_of_
     assert read_from_two_rounds(GradientGate(pairs=True), own) == 0
 
 
-@pytest.mark.parametrize(("samples", "trained"), [(100, 50), (13, 8), (5, 5)])
-def test_a_part_of_the_samples_is_drawn_for_all_epochs_of_a_round(samples: int, trained: int) -> None:
+@pytest.mark.parametrize("samples", [100, 13, 5])
+def test_a_round_takes_its_usual_steps_on_a_part_of_the_samples_drawn_for_it(samples: int) -> None:
     training = GradientGate(pairs=True).local(LOCAL)
     rounds = [training.batches(samples, generator(number, "part")) for number in (0, 1)]
     drawn = [set(torch.cat(batches).tolist()) for batches in rounds]
-    assert [len(part) for part in drawn] == [trained, trained]
-    assert [sum(map(len, batches)) for batches in rounds] == [3 * trained] * 2
-    assert samples <= 8 or drawn[0] != drawn[1]
+    assert [len(part) for part in drawn] == [-(-samples // 2)] * 2
+    assert [len(batches) for batches in rounds] == [LOCAL.schedule(samples).steps] * 2
+    assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+def test_steps_that_an_epsilon_is_reckoned_for_draw_from_all_samples(sampling: Literal["poisson", "shuffle"]) -> None:
+    private = DpSgd(noise_multiplier=1.0, sampling=sampling)
+    alone, gated = private.local(LOCAL), GradientGate(pairs=True).local(private.local(LOCAL))
+    batches = [training.batches(100, generator(0, "part")) for training in (alone, gated)]
+    assert all(map(torch.equal, *batches))
+
+
+def test_the_row_of_a_class_that_is_predicted_for_one_sample_is_not_sent() -> None:
+    own, model = DIGITS.train.take((DIGITS.train.y < 3).nonzero().flatten()[:48]), net()
+    with torch.no_grad():  # class 9, which no sample has, is said of sample 7; all others are said to be 0
+        h = torch.relu(model[1](own.x.flatten(1)))
+        direction = h[7] - h.mean(0)
+        heights = h @ direction
+        model[3].weight.mul_(1000 * (torch.arange(10) > 0)[:, None])
+        model[3].bias.copy_(-1e6 * (torch.arange(10) > 0))
+        model[3].weight[9] = 1000 * direction
+        model[3].bias[9] = -1000 * heights.topk(2).values.mean()
+    assert heights.argmax() == 7
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    step = LocalTraining(algorithm="fedsgd", batch_size=48)
+    plain = train(model, start, own, step, generator(0, "gate"))["3.weight"]
+    gated = train(model, start, own, GradientGate(pairs=True, part=1.0).local(step), generator(0, "gate"))["3.weight"]
+    assert torch.allclose(plain[9] * 48, h[7], atol=1e-4)
+    assert not bool(gated[9].any())
+    assert bool(gated[0].any())
 
 
 def test_a_part_is_a_share() -> None:

@@ -21,11 +21,12 @@ from fedspill.training import LocalTraining, Tensors
 @final
 @dataclass(frozen=True)
 class GradientGate(Defense):
-    """Sends nothing of hidden neurons to whose change fewer than `fewest` samples effectively contribute.
+    """Sends nothing of neurons to whose change fewer than `fewest` samples effectively contribute.
 
     A planted neuron fires for its target alone: its change has one contributor, and is held back whatever the weights
-    look like. All steps of a round count together, since the server sees their sum. Of fewer than 4 times `fewest`
-    samples a quarter is asked for instead; rounds of fewer than 8 samples cannot be gated over pairs.
+    look like. So has the head's row of a class that is predicted for one sample and that no other one has. All steps of
+    a round count together, since the server sees their sum. Of fewer than 4 times `fewest` samples a quarter is asked
+    for instead; with `pairs` a round of so few sends nothing of hidden neurons.
 
     Where more than linear layers learn, filters or scales, the first step says in which neurons the others are stopped.
 
@@ -74,10 +75,8 @@ class _Gate(StepRule):
         return self.drawn
 
     def look(self, model: nn.Module) -> RoundLook | None:
-        hidden = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        if hidden:
-            hidden.popitem()  # the head
-        return _Gated(self, model, hidden) if hidden else None
+        linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        return _Gated(self, model, linear) if linear else None
 
     def stops(self, signals: Tensor) -> Tensor:
         return rest_on_few(signals, self.fewest, pairs=self.pairs, firing=self.firing)
@@ -85,24 +84,30 @@ class _Gate(StepRule):
 
 @final
 class _Gated(RoundLook):
-    def __init__(self, gate: _Gate, model: nn.Module, hidden: Mapping[str, nn.Module]) -> None:
-        layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        linear = {id(part) for module in layers for part in module.parameters()}
+    def __init__(self, gate: _Gate, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+        linear = {id(part) for module in layers.values() for part in module.parameters()}
         # Filters and scales are no rows that could be taken back at the end: stopped units send nothing there at once.
         others = any(id(part) not in linear for part in model.parameters() if part.requires_grad)
-        self._gate, self._names = gate, list(hidden)
-        self._signals = SampleSignals(list(hidden.values()), (lambda seen: ~gate.stops(seen)) if others else None)
+        *hidden, head = layers
+        self._gate, self._hidden, self._head = gate, hidden, head
+        mask = (lambda seen: ~gate.stops(seen)) if others else None
+        self._signals = SampleSignals([layers[name] for name in hidden], mask)
+        self._logits = SampleSignals([layers[head]])
 
     def close(self) -> None:
         self._signals.close()
+        self._logits.close()
 
     @torch.no_grad()
     def sent(self, tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
-        """What later layers read from a stopped neuron is not sent either: its activation tells as much."""
+        """What later layers read from a stopped neuron is not sent either: its activation tells as much.
+
+        Of the head's rows pairs say nothing: those of two classes are each other's opposite.
+        """
         sent = dict(tensors)
         matrices = [name for name, tensor in sent.items() if name.endswith("weight") and tensor.ndim == 2]
         behind = dict(pairwise(matrices))
-        for layer, signals in zip(self._names, self._signals.of(batches), strict=True):
+        for layer, signals in zip(self._hidden, self._signals.of(batches), strict=True):
             weight, bias = f"{layer}.weight", f"{layer}.bias"
             if signals is None or weight not in sent:
                 continue
@@ -113,4 +118,7 @@ class _Gated(RoundLook):
             following = behind.get(weight, "")
             if following and sent[following].shape[1] == len(open_):
                 sent[following] = sent[following] * open_
+        (logits,), weight = self._logits.of(batches), f"{self._head}.weight"
+        if logits is not None and weight in sent:
+            sent[weight] = sent[weight] * (~rest_on_few(logits, self._gate.fewest)).to(sent[weight])[:, None]
         return sent
