@@ -336,6 +336,23 @@ def test_what_a_rectifier_that_works_in_place_hides_is_caught() -> None:
     assert look_at(model, OWN)[0].alone > 0.9
 
 
+def test_the_head_is_the_layer_that_samples_pass_last_wherever_it_is_listed() -> None:
+    class HeadFirst(nn.Module):
+        def __init__(self, head: nn.Module, hidden: nn.Module) -> None:
+            super().__init__()
+            self.head, self.hidden = head, hidden
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(torch.relu(self.hidden(x.flatten(1))))
+            return logits
+
+    model = net()
+    model.load_state_dict(traps(honest(4), ReadingPlace.of(model, DIGITS.test.x)))
+    (look,) = look_at(HeadFirst(model[3], model[1]), OWN)
+    assert look.name == "hidden"
+    assert look.alone > 0.9
+
+
 def test_rows_for_the_places_of_a_sample_are_seen_too() -> None:
     """A layer that reads each of eight rows of a picture by itself: bins for these are bins."""
 

@@ -139,9 +139,9 @@ def test_a_sample_that_comes_in_every_epoch_is_one_sample() -> None:
 def test_signals_of_a_round_are_those_that_its_change_is_made_of() -> None:
     model, own = net(), DIGITS.train.take(torch.arange(50))
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}
-    seen, batches = SampleSignals([model[1]]), LOCAL.batches(50, generator(0, "gate"))
+    seen, batches = SampleSignals({"1": model[1]}), LOCAL.batches(50, generator(0, "gate"))
     change = train(model, start, own, LOCAL, generator(0, "gate"))
-    signals = seen.of(batches)[0]
+    signals = seen.of(batches)["1"]
     seen.close()
     assert signals is not None
     assert signals.shape == (50, 96)
@@ -162,6 +162,30 @@ def test_filters_in_front_learn_nothing_from_traps() -> None:
     assert bool(plain["0.weight"].any())
     assert not bool(gated["0.weight"].any())
     assert not bool(gated["2.weight"].any())
+
+
+class HeadFirst(nn.Module):
+    """Lists its layers in another order than samples pass them."""
+
+    def __init__(self, other: nn.Sequential) -> None:
+        super().__init__()
+        self.head, self.hidden = other[3], other[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.hidden(x.flatten(1))))
+        return logits
+
+
+def test_layers_are_gated_in_the_order_in_which_samples_pass_them() -> None:
+    own, model = DIGITS.train.take(torch.arange(60)), net()
+    planted, gate = bins_in(model, 48), GradientGate(pairs=True)
+    listed = HeadFirst(net())
+    names = {"head": "3", "hidden": "1"}
+    same = {f"{ours}.{part}": planted[f"{name}.{part}"] for ours, name in names.items() for part in ("weight", "bias")}
+    plain = train(model, planted, own, gate.local(LOCAL), generator(0, "gate"))
+    gated = train(listed, same, own, gate.local(LOCAL), generator(0, "gate"))
+    assert torch.equal(gated["hidden.weight"], plain["1.weight"])
+    assert torch.equal(gated["head.weight"], plain["3.weight"])
 
 
 def test_the_gate_stands_beside_what_acts_in_steps() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import zip_longest
 from typing import Any, ClassVar, final
 
 import torch
@@ -88,37 +88,32 @@ class _Gated(RoundLook):
         linear = {id(part) for module in layers.values() for part in module.parameters()}
         # Filters and scales are no rows that could be taken back at the end: stopped units send nothing there at once.
         others = any(id(part) not in linear for part in model.parameters() if part.requires_grad)
-        *hidden, head = layers
-        self._gate, self._hidden, self._head = gate, hidden, head
-        mask = (lambda seen: ~gate.stops(seen)) if others else None
-        self._signals = SampleSignals([layers[name] for name in hidden], mask)
-        self._logits = SampleSignals([layers[head]])
+        self._gate = gate
+        self._signals = SampleSignals(layers, (lambda seen: ~gate.stops(seen)) if others else None)
 
     def close(self) -> None:
         self._signals.close()
-        self._logits.close()
 
     @torch.no_grad()
     def sent(self, tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
-        """What later layers read from a stopped neuron is not sent either: its activation tells as much.
+        """What the next layer reads from a stopped neuron is not sent either: its activation tells as much.
 
-        Of the head's rows pairs say nothing: those of two classes are each other's opposite.
+        Of the last layer, the head, pairs of rows say nothing: those of two classes are each other's opposite.
         """
-        sent = dict(tensors)
-        matrices = [name for name, tensor in sent.items() if name.endswith("weight") and tensor.ndim == 2]
-        behind = dict(pairwise(matrices))
-        for layer, signals in zip(self._hidden, self._signals.of(batches), strict=True):
-            weight, bias = f"{layer}.weight", f"{layer}.bias"
+        sent, found = dict(tensors), self._signals.of(batches)
+        for layer, following in zip_longest(found, list(found)[1:]):
+            signals, weight, bias = found[layer], f"{layer}.weight", f"{layer}.bias"
             if signals is None or weight not in sent:
+                continue
+            if following is None:
+                stopped = rest_on_few(signals, self._gate.fewest)
+                sent[weight] = sent[weight] * (~stopped).to(sent[weight])[:, None]
                 continue
             open_ = (~self._gate.stops(signals)).to(sent[weight])
             sent[weight] = sent[weight] * open_[:, None]
             if bias in sent:
                 sent[bias] = sent[bias] * open_
-            following = behind.get(weight, "")
-            if following and sent[following].shape[1] == len(open_):
-                sent[following] = sent[following] * open_
-        (logits,), weight = self._logits.of(batches), f"{self._head}.weight"
-        if logits is not None and weight in sent:
-            sent[weight] = sent[weight] * (~rest_on_few(logits, self._gate.fewest)).to(sent[weight])[:, None]
+            behind = f"{following}.weight"
+            if behind in sent and sent[behind].shape[1] == len(open_):
+                sent[behind] = sent[behind] * open_
         return sent
