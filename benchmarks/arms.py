@@ -223,6 +223,61 @@ def head_traps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Gener
     return {**state, layer.second_weight: ways * sharp[:, None], f"{layer.second}.bias": -highest * sharp}
 
 
+BASE = 16  # rows that all samples reach, more than there are classes
+
+
+def _beside_all(state: Tensors, place: ReadingPlace, rng: torch.Generator) -> tuple[Tensors, Tensor]:
+    """Rows in random directions, as large as others, the first of which all samples reach; columns behind them random.
+
+    Such columns make no two rows alike, and what all samples send back together to any row is a sum of what they send
+    to BASE of them. The second is what rows say of the server's inputs, (inputs, rows), without biases.
+    """
+    layer, weight = place.layer, state[place.layer.weight]
+    rows = torch.randn(weight.shape, generator=rng)
+    rows = (rows - rows.mean(1, keepdim=True)) * weight.norm(dim=1).mean() / weight.shape[1] ** 0.5
+    heights = place.features() @ rows.T
+    bias = heights.std(0) - heights.amin(0)
+    second = torch.randn(state[layer.second_weight].shape, generator=rng) * state[layer.second_weight].std()
+    return {**state, layer.weight: rows, layer.bias: bias, layer.second_weight: second}, heights
+
+
+def traps_inside_out(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows the gate over pairs: rows that all samples of a batch but one reach."""
+    planted, heights = _beside_all(state, place, rng)
+    bias = planted[place.layer.bias]
+    bias[BASE:] = -heights[:, BASE:].quantile(1 / batch, dim=0)
+    return planted
+
+
+def gaps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """The same by two rows each: one that is reached above the middle of a direction, one below it, but for a gap."""
+    planted, heights = _beside_all(state, place, rng)
+    layer, half = place.layer, (place.rows - BASE) // 2
+    up, down = torch.arange(BASE, BASE + half), torch.arange(BASE + half, BASE + 2 * half)
+    planted[layer.weight][down] = -planted[layer.weight][up]
+    planted[layer.second_weight][:, down] = planted[layer.second_weight][:, up]
+    planted[layer.bias][up] = -heights[:, up].quantile(0.5 + 0.5 / batch, dim=0)
+    planted[layer.bias][down] = heights[:, up].quantile(0.5 - 0.5 / batch, dim=0)
+    return planted
+
+
+def left_out(place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor, pairs: bool) -> Tensor:
+    """What all samples send to a row, less what reaches it; or to two rows that share a column, less what reaches both.
+
+    Nothing is vouched for, as in `cancelled`.
+    """
+    heads, half = state[place.layer.second_weight].double(), (place.rows - BASE) // 2
+    base = (bias[:BASE] != 0).nonzero().flatten()
+    groups = [[row, row + half] for row in range(BASE, BASE + half)] if pairs else [[r] for r in range(BASE, len(bias))]
+    found = [torch.zeros(0, weight.shape[1], dtype=torch.float64)]
+    for rows in groups if len(base) >= len(heads) - 1 else ():
+        shares = torch.linalg.lstsq(heads[:, base], heads[:, rows[:1]]).solution[:, 0]
+        part = float(bias[rows].sum() - shares @ bias[base])
+        if bool((bias[rows] != 0).all()) and abs(part) > 1e-9:
+            found.append((weight[rows].sum(0) - shares @ weight[base])[None] / part)
+    return place.packing().unpack(torch.cat(found))
+
+
 def behind_head(place: ReadingPlace, state: Tensors, sent: Tensors) -> Tensor:
     """The inputs whose activations stand alone in a row of the head, by the neurons that are awake and were sent."""
     layer, found = place.layer, [torch.zeros(0, place.features().shape[1], dtype=torch.float64)]
@@ -241,6 +296,8 @@ UNSEEN: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "small traps in a quarter of the rows": small_traps,
     "groups of eight parallel rows": groups_of_eight,
     "traps in the head": head_traps,
+    "traps inside out": traps_inside_out,
+    "gaps between two rows": gaps,
 }
 IN_THE_HEAD = ("class fishing", "traps in the head")
 # What looks at a model before training, and what acts in training.
@@ -305,6 +362,8 @@ def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense 
         found = packing.unpack(x[None])
     elif plant == "bins, ten rows cancel":
         found = cancelled(place, state, *seen)
+    elif plant in ("traps inside out", "gaps between two rows"):
+        found = left_out(place, state, *seen, pairs=plant == "gaps between two rows")
     elif plant == "traps in the head":
         found = behind_head(place, state, sent)
     else:

@@ -59,13 +59,14 @@ def signals_like(kind: str, samples: int, units: int, rng: torch.Generator) -> T
 
 
 def fewest_between(signals: Tensor) -> Tensor:
-    """(units,) the fewest samples that only one of a unit and another fires for, by the slow way."""
+    """(units,) the fewest samples that keep a unit from firing for whom another does, or does not, or for all; slowly."""
     fires, samples = (signals != 0).T, len(signals)
     some = [unit for unit, row in enumerate(fires) if 5 <= int(row.sum()) <= samples - 5]
-    found = torch.full((len(fires),), torch.inf, dtype=torch.float64)
+    left_out = (~fires).sum(1).double()
+    found = torch.where(left_out > 0, left_out, torch.inf)
     for unit in some:
-        others = [int((fires[unit] != fires[other]).sum()) for other in some if other != unit]
-        found[unit] = min(others, default=torch.inf)
+        apart = [int((fires[unit] != fires[other]).sum()) for other in some if other != unit]
+        found[unit] = min([float(found[unit]), *apart, *(samples - number for number in apart)])
     return found
 
 
@@ -78,6 +79,20 @@ def test_units_that_all_samples_or_none_reach_are_not_compared() -> None:
     fire_alike = rest_on_few(signals, 3.0, pairs=True, firing=True) & ~rest_on_few(signals, 3.0, pairs=True)
     assert fire_alike.tolist()[:2] == [True, True]
     assert fire_alike.tolist()[4:] == [False, False]
+
+
+def test_units_that_leave_few_samples_out_rest_on_these_whatever_stands_behind_them() -> None:
+    rng = torch.Generator().manual_seed(2)
+    sent = torch.randn(60, 9, generator=rng) @ torch.randn(9, 8, generator=rng)
+    heights = torch.randn(60, generator=rng).argsort().argsort()
+    fires = torch.ones(60, 8, dtype=torch.bool)  # the first two and the last reach all samples
+    fires[:, 2] = heights > 0
+    fires[:, 3] = heights > 20
+    fires[:, 4] = heights < 20
+    fires[:, 5] = heights > 40
+    fires[:, 6] = heights < 34
+    few = rest_on_few(sent * fires, 5.0, pairs=True, firing=True)
+    assert few.tolist() == [False, False, True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize("kind", ["sparse", "bins", "mixed"])
