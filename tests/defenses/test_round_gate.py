@@ -59,7 +59,7 @@ def signals_like(kind: str, samples: int, units: int, rng: torch.Generator) -> T
 
 
 def fewest_between(signals: Tensor) -> Tensor:
-    """(units,) the fewest samples that keep a unit from firing for whom another does, or does not, or for all; slowly."""
+    """(units,) the fewest samples that keep a unit from firing for whom another does, or does not, or all; slowly."""
     fires, samples = (signals != 0).T, len(signals)
     some = [unit for unit, row in enumerate(fires) if 5 <= int(row.sum()) <= samples - 5]
     left_out = (~fires).sum(1).double()
