@@ -230,7 +230,7 @@ def test_the_gate_over_pairs_stops_what_the_plain_gate_lets_through() -> None:
     model.load_state_dict(honest(4))
     gated = GradientGate(pairs=True).local(LocalTraining(algorithm="fedsgd", batch_size=64))
     gradient = gated.gradient_of(model, batch, generator(0, "gate"))
-    assert float((gradient[place.layer.weight].abs().sum(1) > 0).double().mean()) > 0.5
+    assert float((gradient[place.layer.weight].abs().sum(1) > 0).double().mean()) > 0.4
 
 
 def test_rows_that_cancel_only_by_tens_get_past_pairs_and_not_past_whom_they_fire_for() -> None:

@@ -123,7 +123,7 @@ def test_a_round_of_several_local_steps_holds_nothing_of_bins() -> None:
     assert float(moved_rows(plain).double().mean()) > 0.5
     assert float(moved_rows(gated).double().mean()) < 0.05
     more = DIGITS.train.take(torch.arange(300))
-    assert float(moved_rows(train(model, honest, more, gate.local(LOCAL), generator(0, "gate"))).double().mean()) > 0.7
+    assert float(moved_rows(train(model, honest, more, gate.local(LOCAL), generator(0, "gate"))).double().mean()) > 0.6
 
 
 def test_what_is_not_held_back_is_trained_as_without_the_gate() -> None:
