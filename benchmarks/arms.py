@@ -31,6 +31,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -46,6 +47,7 @@ from fedspill.defenses.model_checks.rehearsal import rehearsed
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
 from fedspill.defenses.model_checks.suspected_plant import least_readable, likeness_words, looks_of, plant_words
 from fedspill.defenses.wadm import Wadm
+from fedspill.errors import NotApplicable
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.planting.arrival import Way, on_the_way
@@ -233,6 +235,8 @@ def _beside_all(state: Tensors, place: ReadingPlace, rng: torch.Generator) -> tu
     to BASE of them. The second is what rows say of the server's inputs, (inputs, rows), without biases.
     """
     layer, weight = place.layer, state[place.layer.weight]
+    if len(weight) < 2 * BASE:
+        raise NotApplicable("Too few rows to plant some beside those that all samples reach.")
     rows = torch.randn(weight.shape, generator=rng)
     rows = (rows - rows.mean(1, keepdim=True)) * weight.norm(dim=1).mean() / weight.shape[1] ** 0.5
     heights = place.features() @ rows.T
@@ -261,16 +265,43 @@ def gaps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) 
     return planted
 
 
-def left_out(place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor, pairs: bool) -> Tensor:
+def gaps_in_a_category(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows whom the gate compares: two rows that make up a category but for a gap, beside one that fires for it all.
+
+    A table may have a column of zeros and ones; a row that looks at it from far enough fires for that category alone.
+    """
+    layer, inputs = place.layer, place.features()
+    ones = inputs.mean(0).where(((inputs == 0) | (inputs == 1)).all(0), torch.tensor(torch.inf))
+    column = int((ones - 0.5).abs().argmin())
+    if not 0.2 < float(ones[column]) < 0.8:
+        raise NotApplicable("No column of zeros and ones splits the inputs.")
+    planted, heights = _beside_all(state, place, rng)
+    weight, bias, second = (planted[name] for name in (layer.weight, layer.bias, layer.second_weight))
+    half, far = (place.rows - BASE) // 2, 4 * float(heights.abs().max())
+    up, down = torch.arange(BASE, BASE + half), torch.arange(BASE + half, BASE + 2 * half)
+    inside = heights[inputs[:, column] == 1][:, up]
+    gap = 0.5 * len(inputs) / (len(inside) * batch)  # on either side of the middle, for one sample of the batch
+    weight[down], bias[up], bias[down] = -weight[up], -inside.quantile(0.5 + gap, 0), inside.quantile(0.5 - gap, 0)
+    weight[0], bias[0] = 0, far / 2
+    rows = torch.cat([up, down, torch.tensor([0])])
+    weight[rows, column] += far
+    bias[rows] -= far
+    second[:] = second[:, :1]
+    return planted
+
+
+def left_out(
+    place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor, *, pairs: bool, known: int = BASE
+) -> Tensor:
     """What all samples send to a row, less what reaches it; or to two rows that share a column, less what reaches both.
 
-    Nothing is vouched for, as in `cancelled`.
+    The first `known` rows say what all send. Nothing is vouched for, as in `cancelled`.
     """
     heads, half = state[place.layer.second_weight].double(), (place.rows - BASE) // 2
-    base = (bias[:BASE] != 0).nonzero().flatten()
+    base = (bias[:known] != 0).nonzero().flatten()
     groups = [[row, row + half] for row in range(BASE, BASE + half)] if pairs else [[r] for r in range(BASE, len(bias))]
     found = [torch.zeros(0, weight.shape[1], dtype=torch.float64)]
-    for rows in groups if len(base) >= len(heads) - 1 else ():
+    for rows in groups if len(base) else ():
         shares = torch.linalg.lstsq(heads[:, base], heads[:, rows[:1]]).solution[:, 0]
         part = float(bias[rows].sum() - shares @ bias[base])
         if bool((bias[rows] != 0).all()) and abs(part) > 1e-9:
@@ -298,6 +329,7 @@ UNSEEN: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "traps in the head": head_traps,
     "traps inside out": traps_inside_out,
     "gaps between two rows": gaps,
+    "gaps in a category": gaps_in_a_category,
 }
 IN_THE_HEAD = ("class fishing", "traps in the head")
 # What looks at a model before training, and what acts in training.
@@ -362,8 +394,8 @@ def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense 
         found = packing.unpack(x[None])
     elif plant == "bins, ten rows cancel":
         found = cancelled(place, state, *seen)
-    elif plant in ("traps inside out", "gaps between two rows"):
-        found = left_out(place, state, *seen, pairs=plant == "gaps between two rows")
+    elif plant == "traps inside out" or "gaps" in plant:
+        found = left_out(place, state, *seen, pairs="gaps" in plant, known=1 if "category" in plant else BASE)
     elif plant == "traps in the head":
         found = behind_head(place, state, sent)
     else:
@@ -431,10 +463,12 @@ def table(asked: argparse.Namespace) -> None:
     for plant in wanted:
         for arrival in asked.arrivals:
             for guard in asked.guards or GUARDS:
-                races = [
-                    race(one, plant, arrival, guard, asked.batch, seed, asked.way, asked.claims)
-                    for one, seed in zip(made, asked.seeds_used, strict=True)
-                ]
+                races = []
+                for one, seed in zip(made, asked.seeds_used, strict=True):
+                    with suppress(NotApplicable):
+                        races.append(race(one, plant, arrival, guard, asked.batch, seed, asked.way, asked.claims))
+                if not races:
+                    continue
                 rounds = [one.stopped for one in races if one.stopped is not None]
                 when = f"{statistics.median(rounds):g}" if rounds else ""
                 before, honest = [one.before for one in races], [one.honest for one in races]
