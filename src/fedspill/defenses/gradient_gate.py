@@ -32,11 +32,12 @@ class GradientGate(Defense):
 
     With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
     differences. Samples count alike there, however wrong the model is about them. So are rectified neurons that fire
-    for the same samples as another, but for fewer: these are what differences of three and more are made of.
+    for the same samples as another, for all others, or for all, but for fewer: these are what sums of three and more
+    are made of.
 
     What two rounds tell from each other is not seen in either. A server that asks the same samples twice, by models
     that hardly differ, reads those that fire in one only. With `pairs` every round therefore trains on a `part` of the
-    client's samples, drawn anew, so that no two rounds are of the same ones.
+    client's samples, drawn anew, in as many steps as on all, so that no two rounds are of the same ones.
     """
 
     name: ClassVar[str] = "gradient-gate"
