@@ -39,7 +39,6 @@ from fedspill.defenses.verify import guarantee_of
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import accuracy
 from fedspill.intervals import mean_interval
-from fedspill.models.mlp import Mlp
 from fedspill.partitions.iid import IID
 from fedspill.partitions.shares import share_out
 from fedspill.registry import make
@@ -88,6 +87,7 @@ def main() -> None:
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of a client")
+    parser.add_argument("--network", default="mlp", help="mlp has 64 neurons")
     parser.add_argument("--part", default="1/1", help="i/n: every n-th training, from the i-th on")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which no training begins")
     parser.add_argument("--only", nargs="+", default=list(DEFENSES), choices=list(DEFENSES), metavar="DEFENSE")
@@ -105,7 +105,7 @@ def main() -> None:
         done = {(line["defense"], line["seed"]) for line in lines_of(asked.out)}
         if (name, seed) in done or time.monotonic() - began > asked.until:
             continue
-        found = trained(dataset, DEFENSES[name], seed, asked.rounds, asked.clients, asked.samples)
+        found = trained(dataset, DEFENSES[name], seed, asked.rounds, asked.clients, asked.samples, asked.network)
         line = json.dumps({"defense": name, "seed": seed, **found})
         with (asked.out / FILE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -119,13 +119,15 @@ def trained(
     rounds: int,
     clients: int | None = None,
     samples: int | None = None,
+    network_name: str = "mlp",
 ) -> dict[str, Any]:
     """Accuracy after three quarters of the rounds and after all, seconds a round, and epsilon where there is one."""
     samples = samples or SAMPLES
     shares = share_out(
         dataset, IID(samples=samples), clients or CLIENTS, auxiliary=PUBLIC, rng=generator(seed, "shares")
     )
-    network = Mlp(widths=(64,)).build(dataset.shape, len(dataset.classes), seed=seed)
+    options = {"widths": [64]} if network_name == "mlp" else {}
+    network = make("models", network_name, options).build(dataset.shape, len(dataset.classes), seed=seed)
     settings = Settings(rounds=rounds, training=TRAINING, defenses=defenses)
     public = shares.auxiliary
     federation = Horizontal(network, list(shares.clients), settings, seed, len(dataset.classes), public=public)

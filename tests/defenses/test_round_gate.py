@@ -203,6 +203,18 @@ def test_layers_are_gated_in_the_order_in_which_samples_pass_them() -> None:
     assert torch.equal(gated["head.weight"], plain["3.weight"])
 
 
+def test_filters_learn_in_steps_of_fewer_samples_than_a_round_must_have() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 32), nn.ReLU(), nn.Linear(32, 10))
+    own = DIGITS.train.take(torch.arange(100))
+    own = Examples(own.x.reshape(100, 1, 8, 8), own.y)
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    gated = train(
+        model, start, own, GradientGate(pairs=True).local(replace(LOCAL, batch_size=16)), generator(0, "gate")
+    )
+    assert bool(gated["0.weight"].any())
+
+
 def test_the_gate_stands_beside_what_acts_in_steps() -> None:
     own, model = DIGITS.train.take(torch.arange(200)), net()
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}

@@ -26,7 +26,7 @@ class GradientGate(Defense):
     A planted neuron fires for its target alone: its change has one contributor, and is held back whatever the weights
     look like. So has the head's row of a class that is predicted for one sample and that no other one has. All steps of
     a round count together, since the server sees their sum. Of fewer than 4 times `fewest` samples a quarter is asked
-    for instead; with `pairs` a round of so few sends nothing of hidden neurons.
+    for instead.
 
     Where more than linear layers learn, filters or scales, the first step says in which neurons the others are stopped.
 
@@ -37,7 +37,8 @@ class GradientGate(Defense):
 
     What two rounds tell from each other is not seen in either. A server that asks the same samples twice, by models
     that hardly differ, reads those that fire in one only. With `pairs` every round therefore trains on a `part` of the
-    client's samples, drawn anew, in as many steps as on all, so that no two rounds are of the same ones.
+    client's samples, drawn anew, in as many steps as on all, so that no two rounds are of the same ones. A round of
+    fewer than 4 times `fewest` samples then sends nothing of hidden neurons.
     """
 
     name: ClassVar[str] = "gradient-gate"
@@ -80,7 +81,14 @@ class _Gate(StepRule):
         return _Gated(self, model, linear) if linear else None
 
     def stops(self, signals: Tensor) -> Tensor:
+        """(units,) whether what samples send back to them in a step or a round, (samples, units), rests on few."""
         return rest_on_few(signals, self.fewest, pairs=self.pairs, firing=self.firing)
+
+    def keeps_back(self, signals: Tensor) -> Tensor:
+        """The same of a round. Small parts of a client's samples differ by single ones: nothing is sent of these."""
+        if self.part < 1 and len(signals) < 4 * self.fewest:
+            return torch.ones_like(signals[0], dtype=torch.bool)
+        return self.stops(signals)
 
 
 @final
@@ -110,7 +118,7 @@ class _Gated(RoundLook):
                 stopped = rest_on_few(signals, self._gate.fewest)
                 sent[weight] = sent[weight] * (~stopped).to(sent[weight])[:, None]
                 continue
-            open_ = (~self._gate.stops(signals)).to(sent[weight])
+            open_ = (~self._gate.keeps_back(signals)).to(sent[weight])
             sent[weight] = sent[weight] * open_[:, None]
             if bias in sent:
                 sent[bias] = sent[bias] * open_

@@ -14,6 +14,7 @@ from fedspill.defenses.model_checks.isolating_units import FEW, fewest_in_pairs
 
 _SAME = 1e-5  # of a unit's sum: less than that is rounding, and two units get the same
 _PARTS = 8  # of the samples, in which units fire for too unlike numbers to fire for the same
+_FEWEST = 8  # samples, by which pairs of units can be told apart
 _MANY = 16  # pairs for each unit, from which on it is faster to count all
 
 
@@ -22,10 +23,10 @@ def rest_on_few(signals: Tensor, fewest: float, *, pairs: bool = False, firing: 
 
     With `pairs` also units that get the same as another one but for fewer samples, however wrong the model is about
     them; with `firing` units that fire for the same samples as another, but for fewer. A unit that is stopped by itself
-    is no other one: nothing of it is sent. Of fewer than 4 times `fewest` samples a quarter is asked for; so few say
-    nothing about pairs, and all units rest on few.
+    is no other one: nothing of it is sent. Of fewer than 4 times `fewest` samples a quarter is asked for; fewer than 8
+    say nothing about pairs, so that all units rest on few.
     """
-    if pairs and len(signals) < 4 * fewest:
+    if pairs and len(signals) < _FEWEST:
         return torch.ones(signals.shape[1], dtype=torch.bool, device=signals.device)
     needed = min(fewest, len(signals) / 4)
     few = signals.abs().sum(0).square_() < needed * signals.square().sum(0).clamp_min_(1e-30)
