@@ -18,6 +18,7 @@ from fedspill.trace import View
 _CALLED = re.compile(r"emb|wte|word|tok|lookup|vocab|bag|shared", re.IGNORECASE)
 _NO_TOKENS = re.compile(r"pos|wpe|type|segment|norm|lora", re.IGNORECASE)
 _LOOKED_AT = 64  # texts among which tokens are sought that differ
+_COMPARED = 20  # messages that are enough to see which rows move sometimes
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def find_embedding(view: View, messages: Sequence[Message]) -> TokenEmbedding:
                 "No tensor is called like an embedding of tokens (emb, wte, word, tok, lookup, vocab, bag, shared) or "
                 "moves like one: either there is none, or whoever has the messages alone cannot tell which one it is."
             )
-        return TokenEmbedding(tables[0], _sent(messages, tables[0].name).shape)
+        return TokenEmbedding(tables[0], _matrices(messages, tables[0].name)[0].shape)
     model: nn.Module = view.knows("architecture")()
     parameters = dict(model.named_parameters())
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
@@ -87,23 +88,26 @@ def _by_reading(model: nn.Module, texts: Tensor | None) -> list[Table]:
 
 def _by_behaviour(tables: Sequence[Table], messages: Sequence[Message]) -> list[Table]:
     """Those with the most rows that move in some messages only first, then those with the most rows."""
-    sent = [table for table in tables if any(table.name in message.tensors for message in messages)]
+    sent = [table for table in tables if _matrices(messages, table.name)]
+    if len(sent) < 2:
+        return sent
 
     def told(table: Table) -> tuple[int, int]:
-        return _sometimes(table.name, messages), len(_sent(messages, table.name))
+        return _sometimes(table.name, messages), len(_matrices(messages, table.name)[0])
 
     return sorted(sent, key=told, reverse=True)
 
 
-def _sent(messages: Sequence[Message], name: str) -> Tensor:
-    return next(message.tensors[name] for message in messages if name in message.tensors)
+def _matrices(messages: Sequence[Message], name: str) -> list[Tensor]:
+    """What so many messages say of that matrix, alike in shape to the first."""
+    sent = [message.tensors[name] for message in messages if name in message.tensors]
+    sent = [tensor for tensor in sent if tensor.ndim == 2][:_COMPARED]
+    return [tensor for tensor in sent if tensor.shape == sent[0].shape]
 
 
 def _moved(name: str, messages: Sequence[Message]) -> Tensor:
     """(messages, rows) which rows moved at all."""
-    first = _sent(messages, name)
-    sent = [message.tensors[name] for message in messages if name in message.tensors]
-    return torch.stack([tensor.flatten(1).ne(0).any(1) for tensor in sent if tensor.shape == first.shape])
+    return torch.stack([tensor.ne(0).any(1) for tensor in _matrices(messages, name)])
 
 
 def _sometimes(name: str, messages: Sequence[Message]) -> int:
@@ -112,12 +116,12 @@ def _sometimes(name: str, messages: Sequence[Message]) -> int:
     return int((moved.any(0) & ~moved.all(0)).sum())
 
 
-def _matrices(messages: Sequence[Message]) -> dict[str, torch.Size]:
+def _shapes(messages: Sequence[Message]) -> dict[str, torch.Size]:
     return {name: t.shape for message in messages for name, t in message.tensors.items() if t.ndim == 2}
 
 
 def _named(messages: Sequence[Message]) -> list[str]:
-    return [name for name in _matrices(messages) if _CALLED.search(name) and not _NO_TOKENS.search(name)]
+    return [name for name in _shapes(messages) if _CALLED.search(name) and not _NO_TOKENS.search(name)]
 
 
 def _unnamed(messages: Sequence[Message]) -> list[str]:
@@ -125,7 +129,7 @@ def _unnamed(messages: Sequence[Message]) -> list[str]:
 
     A layer of which units are silent has such rows too, but another one reads as many numbers as it has rows.
     """
-    shapes = _matrices(messages)
+    shapes = _shapes(messages)
     read = {shape[1] for shape in shapes.values()}
     long = [name for name, shape in shapes.items() if shape[0] > shape[1] and shape[0] not in read]
     return [name for name in long if not bool(_moved(name, messages).all(1).any()) and _sometimes(name, messages)]
