@@ -33,12 +33,14 @@ class CustomModel(ModelSpec):
     paper = ""
 
     factory: str
-    texts: Any = field(default=None, init=False, repr=False, compare=False)  # (n, length) some of the data, if text
+    # Some of the data (n, length), if text; the first two have the largest and the smallest token.
+    texts: Any = field(default=None, init=False, repr=False, compare=False)
 
     def fitted_to(self, dataset: Dataset) -> Self:
-        fitted = replace(self)
-        if dataset.is_text and len(dataset.train):
-            object.__setattr__(fitted, "texts", dataset.train.x[:_TEXTS])
+        fitted, x = replace(self), dataset.train.x
+        if dataset.is_text and len(x):
+            largest, smallest = x.flatten(1).amax(1).argmax(), x.flatten(1).amin(1).argmin()
+            object.__setattr__(fitted, "texts", torch.cat([x[largest][None], x[smallest][None], x[:_TEXTS]]))
         return fitted
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -67,7 +69,8 @@ class CustomModel(ModelSpec):
         with torch.random.fork_rng(devices=[]):
             network = self._made(shape, classes)
         if _fault(network, torch.zeros(2, *shape)) is not None:
-            return self._readable_text(network, shape) is not None
+            read = self.texts is not None and _fault(network, self.texts[:2]) is None
+            return read or _readable_text(network, shape) is not None
         return self.texts is not None and _picks_every_token(network, self.texts)
 
     def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
@@ -77,8 +80,14 @@ class CustomModel(ModelSpec):
         """
         example = torch.zeros(2, *shape)
         error = _fault(network, example)
-        if error is not None:
-            text = self._readable_text(network, shape)
+        if error is not None and self.texts is not None:
+            example = self.texts[:2]
+            error = _fault(network, example)
+            if error is not None:
+                numbers = f"whole numbers from {int(self.texts.min())} to {int(self.texts.max())}"
+                raise _failed(f"The network of {self.factory!r} fails on {numbers}", error) from error
+        elif error is not None:
+            text = _readable_text(network, shape)
             if text is None:
                 raise _failed(f"The network of {self.factory!r} fails on inputs of shape {shape}", error) from error
             example = text
@@ -94,16 +103,6 @@ class CustomModel(ModelSpec):
                 if isinstance(output, Tensor)
                 else "Let its forward return the logits and nothing else.",
             )
-
-    def _readable_text(self, network: nn.Module, shape: tuple[int, ...]) -> Tensor | None:
-        """(2, ...) whole numbers that the network runs on: of the data, else zeros, or ones if need be."""
-        tried = [torch.full((2, *shape), token, dtype=torch.int64) for token in (0, 1)]
-        if self.texts is not None:
-            tried.insert(0, self.texts[torch.arange(2) % len(self.texts)])
-        for text in tried:
-            if _fault(network, text) is None:
-                return text
-        return None
 
     def _function(self) -> Callable[..., Any]:
         module_name, colon, path = self.factory.partition(":")
@@ -140,6 +139,15 @@ class CustomModel(ModelSpec):
 def predicts_next(output: object, x: Tensor) -> bool:
     """Whether the network gave logits (n, length, tokens) for the token behind each of x (n, length)."""
     return not x.is_floating_point() and isinstance(output, Tensor) and output.shape[:-1] == x.shape
+
+
+def _readable_text(network: nn.Module, shape: tuple[int, ...]) -> Tensor | None:
+    """(2, ...) whole numbers that the network runs on: of zeros, or of ones where an empty text is too little."""
+    for token in (0, 1):  # 0 is padding for most, and some networks take no text of nothing else
+        text = torch.full((2, *shape), token, dtype=torch.int64)
+        if _fault(network, text) is None:
+            return text
+    return None
 
 
 def _picks_every_token(network: nn.Module, texts: Tensor) -> bool:

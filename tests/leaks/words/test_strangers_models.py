@@ -10,6 +10,7 @@ from torch.nn import functional
 from fedspill.attack_run import run_attack
 from fedspill.deployment.deployment import Deployment
 from fedspill.deployment.plan import check_plan
+from fedspill.errors import OwnCodeFailed
 from fedspill.leaks.words.moved_rows import moved_rows
 from fedspill.models.lookups import Table, rows_picked, token_tables
 from fedspill.registry import make
@@ -174,3 +175,18 @@ def test_rows_that_differ_too_much_for_noise_are_told_by_two_kinds_of_size() -> 
     real = set(range(900, 1000))
     assert len(moved & real) >= 95
     assert len(moved - real) <= 10
+
+
+class TooFewRows(Stranger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS // 2, 8)
+
+    def read(self, x: Tensor) -> Tensor:
+        read: Tensor = self.table(x)
+        return read
+
+
+def test_a_table_that_is_too_small_for_the_data_is_said_before_anything_runs() -> None:
+    with pytest.raises(OwnCodeFailed, match="fails on whole numbers from 0 to 119: IndexError"):
+        rows_read("TooFewRows")
