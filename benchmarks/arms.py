@@ -31,6 +31,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -46,6 +47,7 @@ from fedspill.defenses.model_checks.rehearsal import rehearsed
 from fedspill.defenses.model_checks.row_likeness import look_at_rows, sketch_rows
 from fedspill.defenses.model_checks.suspected_plant import least_readable, likeness_words, looks_of, plant_words
 from fedspill.defenses.wadm import Wadm
+from fedspill.errors import NotApplicable
 from fedspill.federation.local import state_of, train
 from fedspill.messages import EVERYONE, SERVER, Message
 from fedspill.planting.arrival import Way, on_the_way
@@ -208,12 +210,128 @@ def groups_of_eight(state: Tensors, place: ReadingPlace, batch: int, rng: torch.
     return state
 
 
+def head_traps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows that gates look at hidden neurons: every class but one is said of the one sample in a batch that is extreme
+    in some direction, so that the row of a class that no sample has holds that sample's activations.
+    """
+    layer = place.layer
+    hidden = torch.relu(place.features() @ state[layer.weight].T + state[layer.bias])
+    mean, classes = hidden.mean(0), len(state[layer.second_weight])
+    ways = torch.randn(classes, hidden.shape[1], generator=rng)
+    ways -= (ways @ mean)[:, None] * mean / mean.square().sum()
+    heights = hidden @ ways.T
+    sharp = 200 / heights.std(0) * (torch.arange(classes) > 0)
+    highest = heights.quantile(1 - 1 / batch, dim=0)
+    return {**state, layer.second_weight: ways * sharp[:, None], f"{layer.second}.bias": -highest * sharp}
+
+
+BASE = 16  # rows that all samples reach, more than there are classes
+
+
+def _beside_all(state: Tensors, place: ReadingPlace, rng: torch.Generator) -> tuple[Tensors, Tensor]:
+    """Rows in random directions, as large as others, the first of which all samples reach; columns behind them random.
+
+    Such columns make no two rows alike, and what all samples send back together to any row is a sum of what they send
+    to BASE of them. The second is what rows say of the server's inputs, (inputs, rows), without biases.
+    """
+    layer, weight = place.layer, state[place.layer.weight]
+    if len(weight) < 2 * BASE:
+        raise NotApplicable("Too few rows to plant some beside those that all samples reach.")
+    rows = torch.randn(weight.shape, generator=rng)
+    rows = (rows - rows.mean(1, keepdim=True)) * weight.norm(dim=1).mean() / weight.shape[1] ** 0.5
+    heights = place.features() @ rows.T
+    bias = heights.std(0) - heights.amin(0)
+    second = torch.randn(state[layer.second_weight].shape, generator=rng) * state[layer.second_weight].std()
+    return {**state, layer.weight: rows, layer.bias: bias, layer.second_weight: second}, heights
+
+
+def traps_inside_out(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows the gate over pairs: rows that all samples of a batch but one reach."""
+    planted, heights = _beside_all(state, place, rng)
+    bias = planted[place.layer.bias]
+    bias[BASE:] = -heights[:, BASE:].quantile(1 / batch, dim=0)
+    return planted
+
+
+def gaps(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """The same by two rows each: one that is reached above the middle of a direction, one below it, but for a gap."""
+    planted, heights = _beside_all(state, place, rng)
+    layer, half = place.layer, (place.rows - BASE) // 2
+    up, down = torch.arange(BASE, BASE + half), torch.arange(BASE + half, BASE + 2 * half)
+    planted[layer.weight][down] = -planted[layer.weight][up]
+    planted[layer.second_weight][:, down] = planted[layer.second_weight][:, up]
+    planted[layer.bias][up] = -heights[:, up].quantile(0.5 + 0.5 / batch, dim=0)
+    planted[layer.bias][down] = heights[:, up].quantile(0.5 - 0.5 / batch, dim=0)
+    return planted
+
+
+def gaps_in_a_category(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """Knows whom the gate compares: two rows that make up a category but for a gap, beside one that fires for it all.
+
+    A table may have a column of zeros and ones; a row that looks at it from far enough fires for that category alone.
+    """
+    layer, inputs = place.layer, place.features()
+    ones = inputs.mean(0).where(((inputs == 0) | (inputs == 1)).all(0), torch.tensor(torch.inf))
+    column = int((ones - 0.5).abs().argmin())
+    if not 0.2 < float(ones[column]) < 0.8:
+        raise NotApplicable("No column of zeros and ones splits the inputs.")
+    planted, heights = _beside_all(state, place, rng)
+    weight, bias, second = (planted[name] for name in (layer.weight, layer.bias, layer.second_weight))
+    half, far = (place.rows - BASE) // 2, 4 * float(heights.abs().max())
+    up, down = torch.arange(BASE, BASE + half), torch.arange(BASE + half, BASE + 2 * half)
+    inside = heights[inputs[:, column] == 1][:, up]
+    gap = 0.5 * len(inputs) / (len(inside) * batch)  # on either side of the middle, for one sample of the batch
+    weight[down], bias[up], bias[down] = -weight[up], -inside.quantile(0.5 + gap, 0), inside.quantile(0.5 - gap, 0)
+    weight[0], bias[0] = 0, far / 2
+    rows = torch.cat([up, down, torch.tensor([0])])
+    weight[rows, column] += far
+    bias[rows] -= far
+    second[:] = second[:, :1]
+    return planted
+
+
+def left_out(
+    place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor, *, pairs: bool, known: int = BASE
+) -> Tensor:
+    """What all samples send to a row, less what reaches it; or to two rows that share a column, less what reaches both.
+
+    The first `known` rows say what all send. Nothing is vouched for, as in `cancelled`.
+    """
+    heads, half = state[place.layer.second_weight].double(), (place.rows - BASE) // 2
+    base = (bias[:known] != 0).nonzero().flatten()
+    groups = [[row, row + half] for row in range(BASE, BASE + half)] if pairs else [[r] for r in range(BASE, len(bias))]
+    found = [torch.zeros(0, weight.shape[1], dtype=torch.float64)]
+    for rows in groups if len(base) else ():
+        shares = torch.linalg.lstsq(heads[:, base], heads[:, rows[:1]]).solution[:, 0]
+        part = float(bias[rows].sum() - shares @ bias[base])
+        if bool((bias[rows] != 0).all()) and abs(part) > 1e-9:
+            found.append((weight[rows].sum(0) - shares @ weight[base])[None] / part)
+    return place.packing().unpack(torch.cat(found))
+
+
+def behind_head(place: ReadingPlace, state: Tensors, sent: Tensors) -> Tensor:
+    """The inputs whose activations stand alone in a row of the head, by the neurons that are awake and were sent."""
+    layer, found = place.layer, [torch.zeros(0, place.features().shape[1], dtype=torch.float64)]
+    weight, bias = state[layer.weight].double(), state[layer.bias].double()
+    for row, part in zip(sent[layer.second_weight].double(), sent[f"{layer.second}.bias"].double(), strict=True):
+        active = row / part
+        awake = active > 1e-6
+        if bool(part != 0) and int(awake.sum()) >= weight.shape[1]:
+            found.append(torch.linalg.lstsq(weight[awake], (active - bias)[awake, None]).solution.T)
+    return place.packing().unpack(torch.cat(found))
+
+
 # Written after the guard's bars were set, and no bar was set on them.
 UNSEEN: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensors]] = {
     "bins that look up or down, in any order": in_any_order,
     "small traps in a quarter of the rows": small_traps,
     "groups of eight parallel rows": groups_of_eight,
+    "traps in the head": head_traps,
+    "traps inside out": traps_inside_out,
+    "gaps between two rows": gaps,
+    "gaps in a category": gaps_in_a_category,
 }
+IN_THE_HEAD = ("class fishing", "traps in the head")
 # What looks at a model before training, and what acts in training.
 GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
     "none": (None, None),
@@ -237,11 +355,15 @@ class Federation:
     known: Tensor
 
 
-def federation(data: Dataset, rows: int, seed: int, rounds: int) -> Federation:
+def federation(data: Dataset, rows: int, seed: int, rounds: int, classes: int = 0) -> Federation:
+    """The client that is read has samples of so many classes only; 0: of all."""
     rng = torch.Generator().manual_seed(seed)
     model = make("models", "mlp", {"widths": [rows]}).build(data.shape, len(data.classes), seed=seed)
     order = torch.randperm(len(data.train), generator=rng)[:1200]
     clients = [data.train.take(part) for part in order.chunk(6)]
+    if classes:
+        own = order[torch.isin(data.train.y[order], torch.randperm(len(data.classes), generator=rng)[:classes])]
+        clients[0] = data.train.take(own[:200])
     state, states = {name: tensor.clone() for name, tensor in state_of(model).items()}, []
     for number in range(rounds):
         states.append(state)
@@ -272,6 +394,10 @@ def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense 
         found = packing.unpack(x[None])
     elif plant == "bins, ten rows cancel":
         found = cancelled(place, state, *seen)
+    elif plant == "traps inside out" or "gaps" in plant:
+        found = left_out(place, state, *seen, pairs="gaps" in plant, known=1 if "category" in plant else BASE)
+    elif plant == "traps in the head":
+        found = behind_head(place, state, sent)
     else:
         found = max(
             (
@@ -309,7 +435,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
         state = own
         if step > 0:
             goal = (PLANTS | UNSEEN)[plant](place.opened(own), place, batch, rng.manual_seed(seed))
-            state = on_the_way(own, goal, step / arrival, None if plant == "class fishing" else place.layer, way)
+            state = on_the_way(own, goal, step / arrival, None if plant in IN_THE_HEAD else place.layer, way)
         message = Message(number + (claims if step > 0 else 0), SERVER, EVERYONE, "model", state)
         client = ClientContext(memory, lambda: made.model, made.own)
         if defense is not None:
@@ -327,7 +453,7 @@ def race(made: Federation, plant: str, arrival: int, guard: str, batch: int, see
 def table(asked: argparse.Namespace) -> None:
     data: Dataset = make("datasets", asked.data).load(None)
     longest = HONEST + max(asked.arrivals)
-    made = [federation(data, asked.rows, seed, longest) for seed in asked.seeds_used]
+    made = [federation(data, asked.rows, seed, longest, asked.classes) for seed in asked.seeds_used]
     known = UNSEEN if asked.unseen else PLANTS
     words = [word for word in asked.plants if word not in known]
     wanted = [name for name in known if not asked.plants or name in asked.plants or any(word in name for word in words)]
@@ -337,10 +463,12 @@ def table(asked: argparse.Namespace) -> None:
     for plant in wanted:
         for arrival in asked.arrivals:
             for guard in asked.guards or GUARDS:
-                races = [
-                    race(one, plant, arrival, guard, asked.batch, seed, asked.way, asked.claims)
-                    for one, seed in zip(made, asked.seeds_used, strict=True)
-                ]
+                races = []
+                for one, seed in zip(made, asked.seeds_used, strict=True):
+                    with suppress(NotApplicable):
+                        races.append(race(one, plant, arrival, guard, asked.batch, seed, asked.way, asked.claims))
+                if not races:
+                    continue
                 rounds = [one.stopped for one in races if one.stopped is not None]
                 when = f"{statistics.median(rounds):g}" if rounds else ""
                 before, honest = [one.before for one in races], [one.honest for one in races]
@@ -370,7 +498,7 @@ def frontier(asked: argparse.Namespace) -> None:
             for one, seer, seed in zip(made, seers, asked.seeds_used, strict=True):
                 place, own = ReadingPlace.of(one.model, one.known), one.states[HONEST]
                 goal = PLANTS[plant](place.opened(own), place, asked.batch, torch.Generator().manual_seed(seed))
-                state = on_the_way(own, goal, share, None if plant == "class fishing" else place.layer, asked.way)
+                state = on_the_way(own, goal, share, None if plant in IN_THE_HEAD else place.layer, asked.way)
                 samples = one.own.take(torch.arange(asked.batch))
                 shares.append(read(place, state, samples, None, plant))
                 honest.append(read(place, own, samples, None, plant))
@@ -579,6 +707,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--classes", type=int, default=0, help="that the client has which is read; 0: all")
     parser.add_argument("--way", choices=["line", "sphere"], default="sphere")
     parser.add_argument("--plants", nargs="*", default=[], help="names, or words of them")
     parser.add_argument("--guards", nargs="*", default=[], choices=list(GUARDS))

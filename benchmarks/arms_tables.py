@@ -24,7 +24,7 @@ from functools import cache
 from itertools import islice
 
 import torch
-from arms import GUARDS, HONEST, KINDS, PLANTS, Federation, Watcher, benign_states, race, watch
+from arms import GUARDS, HONEST, KINDS, PLANTS, UNSEEN, Federation, Watcher, benign_states, race, watch
 from torch import Tensor, nn
 
 from fedspill.dataset import Dataset, Examples
@@ -196,7 +196,7 @@ def planted(asked: argparse.Namespace) -> None:
             federation(source, seed, max(asked.arrivals))
             for seed in range(asked.first_seed, asked.first_seed + asked.seeds)
         ]
-        for plant in PLANTS:
+        for plant in UNSEEN if asked.unseen else PLANTS:
             for arrival in asked.arrivals:
                 races = []
                 for number, one in enumerate(made):
@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", nargs="*", default=[], choices=[MADE_UP, *REAL])
     parser.add_argument("--plants", action="store_true")
+    parser.add_argument("--unseen", action="store_true", help="plants that no bar was set on")
     parser.add_argument("--guard", default="guard", choices=list(GUARDS), help="that the plants meet")
     parser.add_argument("--arrivals", type=int, nargs="+", default=[1, 10])
     asked = parser.parse_args()

@@ -3,7 +3,8 @@
     FEDSPILL_DATA=... python benchmarks/frontier_utility.py --out OUT
     python benchmarks/frontier_utility.py --out OUT --summary
 
-MNIST, 20 clients with 600 random images each, a perceptron, 60 rounds of one local pass. Every training is one line of
+MNIST, 20 clients with 600 random images each, a perceptron, 60 rounds of one local pass. `--data digits --clients 15
+--samples 60` are smaller ones. Every training is one line of
 OUT/utility.jsonl, written when it ends; what is there is not done again, so that a second call goes on, and --part i/n
 shares the work out. The summary holds each seed against the same seed without a defense, and says how much the last
 quarter of the rounds still gained: that is how far "hardly" goes.
@@ -20,7 +21,6 @@ from typing import Any
 
 import torch
 
-from fedspill.data.mnist import Mnist
 from fedspill.dataset import Dataset
 from fedspill.defense import Defense
 from fedspill.defenses.clip_noise import ClipNoise
@@ -39,9 +39,9 @@ from fedspill.defenses.verify import guarantee_of
 from fedspill.federation.horizontal import Horizontal, Settings
 from fedspill.federation.local import accuracy
 from fedspill.intervals import mean_interval
-from fedspill.models.mlp import Mlp
 from fedspill.partitions.iid import IID
 from fedspill.partitions.shares import share_out
+from fedspill.registry import make
 from fedspill.seeds import generator
 from fedspill.training import LocalTraining
 
@@ -84,6 +84,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("frontier-utility"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[91, 92, 93])
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--data", default="mnist")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of a client")
+    parser.add_argument("--network", default="mlp", help="mlp has 64 neurons")
     parser.add_argument("--part", default="1/1", help="i/n: every n-th training, from the i-th on")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which no training begins")
     parser.add_argument("--only", nargs="+", default=list(DEFENSES), choices=list(DEFENSES), metavar="DEFENSE")
@@ -95,22 +99,35 @@ def main() -> None:
     began = time.monotonic()
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
-    dataset = Mnist().load(asked.data_dir)
+    dataset: Dataset = make("datasets", asked.data).load(asked.data_dir)
     place, parts = (int(word) for word in asked.part.split("/"))
     for name, seed in [(name, seed) for name in asked.only for seed in asked.seeds][place - 1 :: parts]:
         done = {(line["defense"], line["seed"]) for line in lines_of(asked.out)}
         if (name, seed) in done or time.monotonic() - began > asked.until:
             continue
-        line = json.dumps({"defense": name, "seed": seed, **trained(dataset, DEFENSES[name], seed, asked.rounds)})
+        found = trained(dataset, DEFENSES[name], seed, asked.rounds, asked.clients, asked.samples, asked.network)
+        line = json.dumps({"defense": name, "seed": seed, **found})
         with (asked.out / FILE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         print(line, flush=True)
 
 
-def trained(dataset: Dataset, defenses: tuple[Defense, ...], seed: int, rounds: int) -> dict[str, Any]:
+def trained(
+    dataset: Dataset,
+    defenses: tuple[Defense, ...],
+    seed: int,
+    rounds: int,
+    clients: int | None = None,
+    samples: int | None = None,
+    network_name: str = "mlp",
+) -> dict[str, Any]:
     """Accuracy after three quarters of the rounds and after all, seconds a round, and epsilon where there is one."""
-    shares = share_out(dataset, IID(samples=SAMPLES), CLIENTS, auxiliary=PUBLIC, rng=generator(seed, "shares"))
-    network = Mlp(widths=(64,)).build(dataset.shape, len(dataset.classes), seed=seed)
+    samples = samples or SAMPLES
+    shares = share_out(
+        dataset, IID(samples=samples), clients or CLIENTS, auxiliary=PUBLIC, rng=generator(seed, "shares")
+    )
+    options = {"widths": [64]} if network_name == "mlp" else {}
+    network = make("models", network_name, options).build(dataset.shape, len(dataset.classes), seed=seed)
     settings = Settings(rounds=rounds, training=TRAINING, defenses=defenses)
     public = shares.auxiliary
     federation = Horizontal(network, list(shares.clients), settings, seed, len(dataset.classes), public=public)
@@ -122,7 +139,7 @@ def trained(dataset: Dataset, defenses: tuple[Defense, ...], seed: int, rounds: 
             found.append(100 * accuracy(federation.model, dataset.test))
     seconds = (time.process_time() - began) / rounds
     federation.close()
-    guarantee = guarantee_of(settings, [SAMPLES], sum(p.numel() for p in network.parameters()))
+    guarantee = guarantee_of(settings, [samples], sum(p.numel() for p in network.parameters()))
     epsilon = None if guarantee is None else guarantee.epsilon
     return {"before": found[0], "accuracy": found[1], "cpu_per_round": seconds, "epsilon": epsilon, "rounds": rounds}
 

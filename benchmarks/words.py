@@ -138,7 +138,8 @@ def network(args: argparse.Namespace, dataset: Dataset, *, causal: bool, **optio
             optimizer.step()
         for parameter in frozen:
             parameter.requires_grad_(False)
-        held = dataset.test.take(torch.arange(min(400, len(dataset.test)))).to(args.device)
+        drawn = torch.randperm(len(dataset.test), generator=rng)[:400]  # the first ones are nearly all of one class
+        held = dataset.test.take(drawn).to(args.device)
         print(
             f"trained {args.trained} steps: {accuracy(net, held):.2f} right on {len(held)} held-out texts", flush=True
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import zip_longest
 from typing import Any, ClassVar, final
 
 import torch
@@ -21,21 +21,24 @@ from fedspill.training import LocalTraining, Tensors
 @final
 @dataclass(frozen=True)
 class GradientGate(Defense):
-    """Sends nothing of hidden neurons to whose change fewer than `fewest` samples effectively contribute.
+    """Sends nothing of neurons to whose change fewer than `fewest` samples effectively contribute.
 
     A planted neuron fires for its target alone: its change has one contributor, and is held back whatever the weights
-    look like. All steps of a round count together, since the server sees their sum. Of fewer than 4 times `fewest`
-    samples a quarter is asked for instead; rounds of fewer than 8 samples cannot be gated over pairs.
+    look like. So has the head's row of a class that is predicted for one sample and that no other one has. All steps of
+    a round count together, since the server sees their sum. Of fewer than 4 times `fewest` samples a quarter is asked
+    for instead.
 
     Where more than linear layers learn, filters or scales, the first step says in which neurons the others are stopped.
 
     With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
     differences. Samples count alike there, however wrong the model is about them. So are rectified neurons that fire
-    for the same samples as another, but for fewer: these are what differences of three and more are made of.
+    for the same samples as another, for all others, or for all, but for fewer: these are what sums of three and more
+    are made of.
 
     What two rounds tell from each other is not seen in either. A server that asks the same samples twice, by models
     that hardly differ, reads those that fire in one only. With `pairs` every round therefore trains on a `part` of the
-    client's samples, drawn anew, so that no two rounds are of the same ones.
+    client's samples, drawn anew, in as many steps as on all, so that no two rounds are of the same ones. A round of
+    fewer than 4 times `fewest` samples then sends nothing of hidden neurons.
     """
 
     name: ClassVar[str] = "gradient-gate"
@@ -74,43 +77,52 @@ class _Gate(StepRule):
         return self.drawn
 
     def look(self, model: nn.Module) -> RoundLook | None:
-        hidden = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        if hidden:
-            hidden.popitem()  # the head
-        return _Gated(self, model, hidden) if hidden else None
+        linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        return _Gated(self, model, linear) if linear else None
 
     def stops(self, signals: Tensor) -> Tensor:
+        """(units,) whether what samples send back to them in a step or a round, (samples, units), rests on few."""
         return rest_on_few(signals, self.fewest, pairs=self.pairs, firing=self.firing)
+
+    def keeps_back(self, signals: Tensor) -> Tensor:
+        """The same of a round. Small parts of a client's samples differ by single ones: nothing is sent of these."""
+        if self.part < 1 and len(signals) < 4 * self.fewest:
+            return torch.ones_like(signals[0], dtype=torch.bool)
+        return self.stops(signals)
 
 
 @final
 class _Gated(RoundLook):
-    def __init__(self, gate: _Gate, model: nn.Module, hidden: Mapping[str, nn.Module]) -> None:
-        layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        linear = {id(part) for module in layers for part in module.parameters()}
+    def __init__(self, gate: _Gate, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
+        linear = {id(part) for module in layers.values() for part in module.parameters()}
         # Filters and scales are no rows that could be taken back at the end: stopped units send nothing there at once.
         others = any(id(part) not in linear for part in model.parameters() if part.requires_grad)
-        self._gate, self._names = gate, list(hidden)
-        self._signals = SampleSignals(list(hidden.values()), (lambda seen: ~gate.stops(seen)) if others else None)
+        self._gate = gate
+        self._signals = SampleSignals(layers, (lambda seen: ~gate.stops(seen)) if others else None)
 
     def close(self) -> None:
         self._signals.close()
 
     @torch.no_grad()
     def sent(self, tensors: Tensors, batches: Sequence[Tensor]) -> Tensors:
-        """What later layers read from a stopped neuron is not sent either: its activation tells as much."""
-        sent = dict(tensors)
-        matrices = [name for name, tensor in sent.items() if name.endswith("weight") and tensor.ndim == 2]
-        behind = dict(pairwise(matrices))
-        for layer, signals in zip(self._names, self._signals.of(batches), strict=True):
-            weight, bias = f"{layer}.weight", f"{layer}.bias"
+        """What the next layer reads from a stopped neuron is not sent either: its activation tells as much.
+
+        Of the last layer, the head, pairs of rows say nothing: those of two classes are each other's opposite.
+        """
+        sent, found = dict(tensors), self._signals.of(batches)
+        for layer, following in zip_longest(found, list(found)[1:]):
+            signals, weight, bias = found[layer], f"{layer}.weight", f"{layer}.bias"
             if signals is None or weight not in sent:
                 continue
-            open_ = (~self._gate.stops(signals)).to(sent[weight])
+            if following is None:
+                stopped = rest_on_few(signals, self._gate.fewest)
+                sent[weight] = sent[weight] * (~stopped).to(sent[weight])[:, None]
+                continue
+            open_ = (~self._gate.keeps_back(signals)).to(sent[weight])
             sent[weight] = sent[weight] * open_[:, None]
             if bias in sent:
                 sent[bias] = sent[bias] * open_
-            following = behind.get(weight, "")
-            if following and sent[following].shape[1] == len(open_):
-                sent[following] = sent[following] * open_
+            behind = f"{following}.weight"
+            if behind in sent and sent[behind].shape[1] == len(open_):
+                sent[behind] = sent[behind] * open_
         return sent

@@ -20,7 +20,6 @@ from fedspill.errors import UsageError
 from fedspill.federation.round_looks import RoundLook
 from fedspill.training import LocalTraining, Release, Tensors, is_next_token, is_single, trained
 
-FEWEST_IN_PART = 8  # samples that a round trains on, if a client has as many: of fewer no gate can say anything
 ParameterHolder: TypeAlias = Callable[[str], int | None]  # who holds the parameter of that name
 _Targets: TypeAlias = Callable[[Tensor, int], Tensor]  # labels and the number of classes to rows of probabilities
 
@@ -148,11 +147,18 @@ class GuardedTraining(LocalTraining):
         return next((one for one in found if one is not None), None)
 
     def batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
+        """As many steps as without any rule, on the part of the samples that the rules leave.
+
+        What a guarantee is reckoned for, steps in which single samples are clipped, draws from all of them.
+        """
         part = min((rule.part for rule in self.rules), default=1.0)
-        if part == 1:
+        if part == 1 or self.clip is not None:
             return self._batches(samples, rng)
-        drawn = torch.randperm(samples, generator=rng)[: max(math.ceil(part * samples), FEWEST_IN_PART)]
-        return [drawn[batch] for batch in self._batches(len(drawn), rng)]
+        drawn = torch.randperm(samples, generator=rng)[: math.ceil(part * samples)]
+        steps: list[Tensor] = []
+        while len(steps) < self.schedule(samples).steps:
+            steps += [drawn[batch] for batch in self._batches(len(drawn), rng)]
+        return steps[: self.schedule(samples).steps]
 
     def _batches(self, samples: int, rng: torch.Generator) -> list[Tensor]:
         if not any(rule.draws_at_random for rule in self.rules):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
@@ -30,17 +30,21 @@ class SampleSignals:
 
     A row of a layer's change is the sum of the client's inputs, each times what it sent back to that row. A sample that
     comes in several steps is one sample, with all that it sent back. `masked` makes of what a layer's first step sends
-    back (samples, units) the units that are let through in all steps, where something below the layer learns too.
+    back (samples, units) the units that are let through in all steps, where something below the layer learns too; of
+    the last layer that samples pass all are.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], masked: Callable[[Tensor], Tensor] | None = None) -> None:
-        self._layers = [_Layer(masked) for _ in layers]
-        pairs = zip(layers, self._layers, strict=True)
-        self._handles = [layer.register_forward_hook(seen.forward) for layer, seen in pairs]
+    def __init__(self, layers: Mapping[str, nn.Module], masked: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._passed: list[_Layer] = []  # in the order in which samples pass them, however the model's code lists them
+        handles = []
+        for name, layer in layers.items():
+            seen = _Layer(name, self._passed, masked)
+            handles.append(layer.register_forward_hook(seen.forward))
+        self._handles = handles
 
-    def of(self, batches: Sequence[Tensor]) -> list[Tensor | None]:
-        """(samples, units) for each layer; None where it did not put out a row for each sample."""
-        return [_by_sample(seen.caught, batches) if seen.caught else None for seen in self._layers]
+    def of(self, batches: Sequence[Tensor]) -> dict[str, Tensor | None]:
+        """(samples, units) by layer, in the order in which samples pass them; None where it put out no row for each."""
+        return {seen.name: _by_sample(seen.caught, batches) if seen.caught else None for seen in self._passed}
 
     def close(self) -> None:
         for handle in self._handles:
@@ -49,20 +53,26 @@ class SampleSignals:
 
 @final
 class _Layer:
-    def __init__(self, masked: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(self, name: str, passed: list[_Layer], masked: Callable[[Tensor], Tensor] | None) -> None:
+        self.name = name
         self.caught: list[Tensor] = []
-        self._masked = masked
+        self._passed, self._masked = passed, masked
+        self._met = False
         self._open: Tensor | None = None
         self._hook = self.caught.append if masked is None else self._let_through
 
     def forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if not self._met:
+            self._met = True
+            self._passed.append(self)
         if output.requires_grad and output.ndim == 2:
             output.register_hook(self._hook)  # type: ignore[no-untyped-call]
 
     def _let_through(self, signals: Tensor) -> Tensor:
         if self._open is None:
             assert self._masked is not None
-            self._open = self._masked(signals).to(signals.dtype)
+            last = self._passed[-1] is self
+            self._open = torch.ones_like(signals[0]) if last else self._masked(signals).to(signals.dtype)
         signals = signals * self._open
         self.caught.append(signals)
         return signals

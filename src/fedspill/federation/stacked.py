@@ -57,7 +57,8 @@ def why_not_stackable(model: nn.Module, examples: Examples, training: LocalTrain
         if any(g is None for g in torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)):
             return "the model has parameters that it does not use"
         twice = {name: torch.stack([p.detach(), p.detach()]) for name, p in model.named_parameters()}
-        vmap(lambda state: functional_call(model, state, (examples.x[:1],)))(twice)
+        inputs = torch.stack([examples.x[:1], examples.x[:1]])
+        vmap(lambda state, x: functional_call(model, state, (x,), tie_weights=False))(twice, inputs)
     except (RuntimeError, ValueError, TypeError) as error:
         # The model branches on values, draws random numbers, or uses an operator without a batching rule.
         return f"vmap cannot run it ({type(error).__name__})"

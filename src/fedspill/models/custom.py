@@ -6,17 +6,21 @@ import importlib
 import inspect
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
 
+from fedspill.dataset import Dataset
 from fedspill.errors import OwnCodeFailed, UsageError
 from fedspill.failing_line import failed_with
 from fedspill.model_spec import ModelSpec
 from fedspill.models.forward_once import forward_once
+from fedspill.models.lookups import rows_picked, token_tables
+
+_TEXTS = 64  # of the data that are looked at
 
 
 @final
@@ -29,6 +33,15 @@ class CustomModel(ModelSpec):
     paper = ""
 
     factory: str
+    # Some of the data (n, length), if text; the first two have the largest and the smallest token.
+    texts: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def fitted_to(self, dataset: Dataset) -> Self:
+        fitted, x = replace(self), dataset.train.x
+        if dataset.is_text and len(x):
+            largest, smallest = x.flatten(1).amax(1).argmax(), x.flatten(1).amin(1).argmin()
+            object.__setattr__(fitted, "texts", torch.cat([x[largest][None], x[smallest][None], x[:_TEXTS]]))
+        return fitted
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         network = self._made(shape, classes)
@@ -52,10 +65,13 @@ class CustomModel(ModelSpec):
         return network
 
     def takes_text(self, shape: tuple[int, ...], classes: int) -> bool:
-        """Whether the network runs on whole numbers and on nothing else, as one that begins with embeddings does."""
+        """Whether the network reads whole numbers: it runs on nothing else, or it picks a row for each of them."""
         with torch.random.fork_rng(devices=[]):
             network = self._made(shape, classes)
-        return _fault(network, torch.zeros(2, *shape)) is not None and _readable_text(network, shape) is not None
+        if _fault(network, torch.zeros(2, *shape)) is not None:
+            read = self.texts is not None and _fault(network, self.texts[:2]) is None
+            return read or _readable_text(network, shape) is not None
+        return self.texts is not None and _picks_every_token(network, self.texts)
 
     def _check(self, network: nn.Module, shape: tuple[int, ...], classes: int) -> None:
         """One pass must give a row of logits per input, or one logit where there are two classes.
@@ -64,7 +80,13 @@ class CustomModel(ModelSpec):
         """
         example = torch.zeros(2, *shape)
         error = _fault(network, example)
-        if error is not None:
+        if error is not None and self.texts is not None:
+            example = self.texts[:2]
+            error = _fault(network, example)
+            if error is not None:
+                numbers = f"whole numbers from {int(self.texts.min())} to {int(self.texts.max())}"
+                raise _failed(f"The network of {self.factory!r} fails on {numbers}", error) from error
+        elif error is not None:
             text = _readable_text(network, shape)
             if text is None:
                 raise _failed(f"The network of {self.factory!r} fails on inputs of shape {shape}", error) from error
@@ -126,6 +148,15 @@ def _readable_text(network: nn.Module, shape: tuple[int, ...]) -> Tensor | None:
         if _fault(network, text) is None:
             return text
     return None
+
+
+def _picks_every_token(network: nn.Module, texts: Tensor) -> bool:
+    """Whether the network turns whole numbers into tokens itself, whatever they come as."""
+    try:
+        tables = token_tables(network, texts) if texts.ndim == 2 else []
+        return bool(tables) and len(rows_picked(network, tables[0], texts[:1])[0]) >= len(torch.unique(texts[0]))
+    except Exception:
+        return False  # it takes no text of this kind
 
 
 def _fault(network: nn.Module, x: Tensor) -> Exception | None:

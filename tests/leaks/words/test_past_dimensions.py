@@ -84,7 +84,7 @@ def test_a_rank_that_lets_too_many_texts_fit_does_not_end_the_search(monkeypatch
     monkeypatch.setattr(recover, "grow_prefixes", grown)
     rng = torch.Generator().manual_seed(0)
     tables, spaces = CellTables(iter([every])), RowSpaces([wrong, right], False)
-    assert texts in list(recover._candidates(Peeled.of(message), spaces, tables, every, rng))
+    assert texts in list(recover._prefixes(Peeled.of(message), spaces, tables, every, rng))
 
 
 @pytest.mark.parametrize("many", [40, 60, 66, 90])

@@ -201,7 +201,7 @@ def test_noise_on_every_row_hides_those_that_moved_less() -> None:
 
 
 def test_a_frozen_embedding_has_no_rows_to_read_but_the_first_layer_tells_the_texts() -> None:
-    with pytest.raises(NotApplicable, match="No embedding moves"):
+    with pytest.raises(NotApplicable, match="No rows of an embedding stand out"):
         federation(ONE_STEP, "curious-server", "embedding-rows", freeze_embeddings=True)
     outcome = federation(ONE_STEP, "curious-server", "words", freeze_embeddings=True)
     assert values(outcome, "words-found", "exact-sequences", "certified-sequences") == [1.0, 1.0, 1.0]

@@ -14,7 +14,7 @@ from fedspill.defenses.model_checks.isolating_units import FEW, fewest_in_pairs
 
 _SAME = 1e-5  # of a unit's sum: less than that is rounding, and two units get the same
 _PARTS = 8  # of the samples, in which units fire for too unlike numbers to fire for the same
-FEWEST_SAMPLES = 8  # by which pairs of units can be told apart
+_FEWEST = 8  # samples, by which pairs of units can be told apart
 _MANY = 16  # pairs for each unit, from which on it is faster to count all
 
 
@@ -26,7 +26,7 @@ def rest_on_few(signals: Tensor, fewest: float, *, pairs: bool = False, firing: 
     is no other one: nothing of it is sent. Of fewer than 4 times `fewest` samples a quarter is asked for; fewer than 8
     say nothing about pairs, so that all units rest on few.
     """
-    if pairs and len(signals) < FEWEST_SAMPLES:
+    if pairs and len(signals) < _FEWEST:
         return torch.ones(signals.shape[1], dtype=torch.bool, device=signals.device)
     needed = min(fewest, len(signals) / 4)
     few = signals.abs().sum(0).square_() < needed * signals.square().sum(0).clamp_min_(1e-30)
@@ -75,29 +75,34 @@ def _counts(s: Tensor, units: Tensor, others: Tensor) -> Tensor:
 
 
 def _few_between(fires: Tensor, needed: float) -> Tensor:
-    """(units,) whether fewer than `needed` samples reach a unit and not another, or that one and not it.
+    """(units,) whether fewer than `needed` samples keep a unit from firing for the same ones as another, as all that
+    the other does not fire for, or as all.
 
     fires (samples, units) are zeros and ones. A server that gives each unit weights of its own in the next layer makes
-    all samples tell every pair of units apart, and takes three or more units together to cancel them. To single a
-    sample out these still have to differ by few in whom they fire for. Units that all samples reach, or none, are not
-    compared: smooth activations have no others.
+    all samples tell every pair of units apart, and takes as many units together as there are classes to cancel them.
+    What is left of such a sum are samples by which whom units fire for is not quite alike. Whatever the samples are,
+    units that look along one direction are alike in three ways only: both fire beyond a height, they fire on both
+    sides of it, or on all. What all samples reach tells nothing: smooth activations have no other units.
 
     Units that differ by few fire for nearly as many samples, of all and of every part of them. Hardly any honest ones
     do, so that only these are compared one by one.
     """
-    reached = fires.sum(0)
-    some = (reached >= FEW) & (reached <= len(fires) - FEW)
-    of_part = fires[: len(fires) // _PARTS * _PARTS].reshape(_PARTS, -1, fires.shape[1]).sum(1).T
-    near = (torch.cdist(of_part, of_part, p=1) < needed) & some & some[:, None]
-    units = near.fill_diagonal_(False).any(1).nonzero().flatten()
-    few = torch.zeros_like(some)
+    samples, reached = len(fires), fires.sum(0)
+    some = (reached >= FEW) & (reached <= samples - FEW)
+    parts = fires[: samples // _PARTS * _PARTS].reshape(_PARTS, -1, fires.shape[1])
+    of_part = parts.sum(1).T
+    alike = (torch.cdist(of_part, of_part, p=1) < needed).fill_diagonal_(False)
+    opposite = torch.cdist(of_part, parts.shape[1] - of_part, p=1) < needed
+    near = (alike | opposite) & some & some[:, None]
+    units = near.any(1).nonzero().flatten()
+    few = (reached < samples) & (reached > samples - needed)
     if len(units):
-        few[units] = _nearest(fires[:, units]) < needed
+        few[units] |= _nearest(fires[:, units]) < needed
     return few
 
 
 def _nearest(fires: Tensor) -> Tensor:
-    """(units,) the fewest samples that only one of a unit and another one fires for."""
+    """(units,) the fewest samples that only one of a unit and another one fires for, or that both do or neither."""
     reached = fires.sum(0)
     apart = (fires.T @ fires).mul_(-2).add_(reached).add_(reached[:, None])
-    return apart.fill_diagonal_(torch.inf).amin(1)
+    return torch.minimum(apart, len(fires) - apart).fill_diagonal_(torch.inf).amin(1)

@@ -8,7 +8,7 @@ whatever the weights look like and however slowly they came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -86,15 +86,18 @@ def look_at(model: nn.Module, examples: Examples, state: Mapping[str, Tensor] | 
 
     `state` is looked at in place of the model's own parameters, which stay as they are.
     """
-    hidden = _hidden(model)
-    if len(examples) < FEWEST_SAMPLES or not hidden:
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if len(examples) < FEWEST_SAMPLES or len(linear) < 2:
         return []
     places = torch.linspace(0, len(examples) - 1, min(len(examples), MOST_SAMPLES)).long()
     own = examples.take(places.to(examples.y.device))
     caught: dict[str, Tensor] = {}
     first: set[str] = set()
-    with _evaluated(model), _watched(hidden, own.x, caught, first):
+    passed: list[str] = []
+    with _evaluated(model), _watched(linear, own.x, caught, first, passed):
         logits = functional_call(model, dict(state or {}), (own.x,))
+    if passed:
+        caught.pop(passed[-1], None)  # the head, wherever the model's code lists it
     if not caught:
         return []
     if is_next_token(logits):
@@ -105,12 +108,6 @@ def look_at(model: nn.Module, examples: Examples, state: Mapping[str, Tensor] | 
     sent = torch.autograd.grad(loss, list(caught.values()), materialize_grads=True)
     looks = [_layer(name, signal.detach(), wrong) for name, signal in zip(caught, sent, strict=True)]
     return [replace(look, first=look.name in first) for look in looks]
-
-
-def _hidden(model: nn.Module) -> list[tuple[str, nn.Linear]]:
-    """The linear layers but the last, as far as they are trained."""
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return [(name, module) for name, module in linear[:-1] if module.weight.requires_grad]
 
 
 @contextmanager
@@ -128,13 +125,18 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _watched(
-    hidden: Sequence[tuple[str, nn.Linear]], x: Tensor, caught: dict[str, Tensor], first: set[str]
+    linear: Mapping[str, nn.Linear], x: Tensor, caught: dict[str, Tensor], first: set[str], passed: list[str]
 ) -> Iterator[None]:
-    """Catches what hidden linear layers put out, of each sample or of each of its places, (samples, ..., units)."""
+    """Catches what trained layers put out, of each sample or of each of its places, (samples, ..., units).
+
+    `passed` becomes the names of all layers in the order in which samples pass them.
+    """
+    trained = {name for name, module in linear.items() if module.weight.requires_grad}
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
         def catch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            if output.ndim < 2 or len(output) != len(x) or name in caught:
+            passed.append(name)
+            if name not in trained or output.ndim < 2 or len(output) != len(x) or name in caught:
                 return None
             caught[name] = output if output.requires_grad else output.requires_grad_()
             if inputs[0].numel() == x.numel() and torch.equal(inputs[0].detach().flatten(), x.flatten()):
@@ -143,7 +145,7 @@ def _watched(
 
         return catch
 
-    handles = [module.register_forward_hook(hook(name)) for name, module in hidden]
+    handles = [module.register_forward_hook(hook(name)) for name, module in linear.items()]
     try:
         yield
     finally:

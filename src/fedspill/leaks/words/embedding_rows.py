@@ -47,18 +47,18 @@ class EmbeddingRows(Attack):
         of, found, notes = [], [], []
         for message in messages:
             who = f"{message.sender} in round {message.round} was left out: its {message.kind}"
-            change = message.tensors.get(embedding.name)
-            if change is None or change.shape != embedding.shape or not change.is_floating_point():
+            change = embedding.rows_in(message)
+            if change is None:
                 notes.append(f"{who} holds no rows of {embedding.name}")
                 continue
-            change = change.double()
             if not bool(torch.isfinite(change.square().sum())):
                 notes.append(f"{who} has NaN, infinite or absurd values")
                 continue
             change = change - untouched.change(message)
             moved = moved_rows(change, untouched.rounding(message), untouched.start.get(message.round))
             if not len(moved):
-                notes.append(f"{who} does not move {embedding.name}")
+                how = "moves all rows alike of" if bool(change.any()) else "does not move"
+                notes.append(f"{who} {how} {embedding.name}")
                 continue
             of.append(Origin(message.round, message.sender))
             moved = moved[moved != embedding.padding] if embedding.padding is not None else moved
@@ -67,7 +67,7 @@ class EmbeddingRows(Attack):
             shared = len(own_rows.rows) - len(set(own_rows.rows.values()))
             notes.append(f"rows are not words: {shared} of {len(own_rows.rows)} words share theirs with another")
         if not of:
-            raise NotApplicable(f"No embedding moves. {'; '.join(notes[:2])}.")
+            raise NotApplicable(f"No rows of an embedding stand out. {'; '.join(notes[:2])}.")
         return ClientText(of, found, notes=notes)
 
 

@@ -23,6 +23,11 @@ _FITTED = 0.3  # share of the rows that must be without a token for what these h
 _ROUNDS = 6  # of fitting; the rows that fit best hardly change after the third
 _PER_UNKNOWN = 4  # rows for each number that is fitted
 _WIDEST = 256  # of an embedding for which the fit that knows it is worth its time
+# Of rows of noise the median is above the lower quartile by 0.48 / sqrt(width), as logarithms of sizes.
+_AS_NOISE = 1.5
+_BORDERS = (0.5, 0.7, 0.9, 0.97)  # shares of the rows that are first taken for the smaller kind
+_BELL_ROUNDS = 60
+_NARROWEST = 1e-4
 _APART = math.log(2)  # neighbours in size of rows of noise are never that far apart where rows are some dozens
 
 
@@ -40,9 +45,9 @@ class UntouchedRows:
         training = _decaying(view)
         start = {}
         for message in view.get("model") if view.sees("model") else []:
-            rows = message.tensors.get(embedding.name)
-            if rows is not None and rows.shape == embedding.shape and rows.is_floating_point():
-                start[message.round] = rows.double()
+            rows = embedding.rows_in(message)
+            if rows is not None:
+                start[message.round] = rows
         known = {word: view.knows(word) if view.has(word) else 1 for word in ("batch_size", "local_epochs")}
         sizes = [value if type(value) is int and 1 <= value <= 1 << 31 else 1 for value in known.values()]
         return UntouchedRows(training, start, *sizes)
@@ -93,9 +98,9 @@ def moved_rows(change: Tensor, rounding: Tensor, start: Tensor | None = None) ->
     """(k,) the rows of change (rows, width) that moved, in order.
 
     Where some rows stand still, all others moved. Where none does, something moves them all. A head that shares the
-    embedding's weights moves all rows alike, so that those with a token stand apart from the rest. Noise leaves no such
-    gap: there the median row shows how much it moves, and rows count that noise of this size would not reach. `start`
-    are the rows as they were before.
+    embedding's weights moves all rows alike, so that those with a token stand apart from the rest; if it is sure of
+    what it predicts, less alike, and there are two kinds of rows by size. Noise leaves no gap: there the median row
+    shows how much it moves, and rows count that noise of this size would not reach. `start` are the rows before.
     """
     sizes = change.square().sum(1)
     still = sizes <= rounding.square()
@@ -107,10 +112,31 @@ def moved_rows(change: Tensor, rounding: Tensor, start: Tensor | None = None) ->
     if gap > _APART:
         return apart
     rows, width = change.shape
+    logs = sizes.clamp_min(1e-300).log() / 2
+    if float(logs.quantile(0.5) - logs.quantile(0.25)) > _AS_NOISE / math.sqrt(width):
+        return (_larger_kind(logs) > 0.5).nonzero().flatten()
     # The tail of a sum of squares (Laurent and Massart 2000), for so many rows.
     tail = math.log(rows / _FALSE_ALARMS)
     reach = 1 + 2 * math.sqrt(tail / width) + 2 * tail / width
     return (sizes > sizes.median() * reach).nonzero().flatten()
+
+
+def _larger_kind(logs: Tensor) -> Tensor:
+    """(rows,) how likely each row is of the larger kind: two bells are fitted to sizes, from several first borders."""
+    best = (-math.inf, torch.zeros_like(logs))
+    for border in _BORDERS:
+        larger = (logs > logs.quantile(border)).to(logs)
+        total = -math.inf
+        for _ in range(_BELL_ROUNDS):
+            weights = torch.stack([1 - larger, larger]) + 1e-9
+            many = weights.sum(1, keepdim=True)
+            middle = (weights * logs).sum(1, keepdim=True) / many
+            spread = (weights * (logs - middle).square()).sum(1, keepdim=True) / many + _NARROWEST
+            likely = (many / len(logs)).log() - spread.log() / 2 - (logs - middle).square() / (2 * spread)
+            larger = (likely[1] - likely.logsumexp(0)).exp()
+            total = float(likely.logsumexp(0).sum())
+        best = max(best, (total, larger), key=lambda fitted: fitted[0])
+    return best[1]
 
 
 def _distances_from_common(change: Tensor, start: Tensor | None) -> Iterator[Tensor]:

@@ -7,6 +7,7 @@ tokens for classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, final
@@ -19,6 +20,8 @@ from fedspill.errors import NotApplicable
 from fedspill.leaks.words.embedding_rows import readable
 from fedspill.leaks.words.guess import ClientText
 from fedspill.leaks.words.leak import WORDS
+from fedspill.leaks.words.token_embedding import find_embedding
+from fedspill.messages import Message
 from fedspill.observe.last_layer import is_update
 from fedspill.threat import needs
 from fedspill.trace import Origin, View
@@ -43,22 +46,19 @@ class NextWords(Attack):
     def run(self, view: View, rng: torch.Generator) -> ClientText:
         messages = readable(view)
         model: nn.Module = view.knows("architecture")()
-        tokens = [layer.num_embeddings for layer in model.modules() if isinstance(layer, nn.Embedding)]
-        heads = [
-            f"{name}.bias"
-            for name, layer in model.named_modules()
-            if isinstance(layer, nn.Linear) and tokens and layer.out_features == max(tokens) and layer.bias is not None
-        ]
+        tokens = find_embedding(view, messages).shape[0]
+        heads = [name for name, parameter in model.named_parameters() if parameter.shape == (tokens,)]
         if not heads:
             raise NotApplicable("The model predicts no tokens, or has no bias where it does.")
+        head = min(reversed(heads), key=lambda name: _in_all(name, messages))
         of, found, notes = [], [], []
         for message in messages:
             who = f"{message.sender} in round {message.round} was left out: its {message.kind}"
-            bias = message.tensors.get(heads[-1])
-            if bias is None or bias.shape != (max(tokens),) or not bias.is_floating_point():
-                notes.append(f"{who} holds no {heads[-1]}")
+            bias = message.tensors.get(head)
+            if bias is None or bias.shape != (tokens,) or not bias.is_floating_point():
+                notes.append(f"{who} holds no {head}")
             elif not bool(torch.isfinite(bias).all()) or not bool(bias.any()):
-                notes.append(f"{who} has a {heads[-1]} that is not finite or does not move")
+                notes.append(f"{who} has a {head} that is not finite or does not move")
             else:
                 raised = bias > 0 if is_update(message) else bias < 0
                 of.append(Origin(message.round, message.sender))
@@ -66,3 +66,9 @@ class NextWords(Attack):
         if not of:
             raise NotApplicable(f"No last bias can be read. {'; '.join(notes[:2])}.")
         return ClientText(of, found, notes=notes)
+
+
+def _in_all(name: str, messages: Sequence[Message]) -> float:
+    """What the numbers of a bias add up to, of their sizes: nothing where a softmax is behind it."""
+    sent = [message.tensors[name].double() for message in messages if name in message.tensors]
+    return sum(float(tensor.sum().abs() / tensor.abs().sum().clamp_min(1e-300)) for tensor in sent)

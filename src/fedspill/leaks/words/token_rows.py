@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.errors import NotApplicable
-from fedspill.leaks.words.token_embedding import TokenEmbedding
+from fedspill.leaks.words.token_embedding import TokenEmbedding, texts_known
+from fedspill.models.lookups import Table, rows_picked
 from fedspill.trace import View
 
 _LOOKED_AT = 16  # texts by which it is seen whether rows are tokens
-_BESIDE = 3  # texts that a token is put into
+_BESIDE = 3  # texts, each of one token alone, that a token is put into
 _AT_ONCE = 1024
 _MOST_TOKENS = 300_000
-
-
-class _Seen(Exception):
-    """The embedding has been asked: the rest of the model need not run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,20 +33,17 @@ class TokenRows:
     @staticmethod
     def known_to(view: View, embedding: TokenEmbedding) -> TokenRows | None:
         """None where rows are tokens, or where nothing says otherwise."""
-        if not view.has("architecture") or not view.has("unlabelled_aux"):
-            return None
-        texts = view.knows("unlabelled_aux")
-        if texts.ndim != 2 or not len(texts) or not torch.equal(texts, texts.round()) or int(texts.min()) < 0:
+        texts = texts_known(view)
+        if not view.has("architecture") or texts is None or int(texts.min()) < 0:
             return None
         model: nn.Module = view.knows("architecture")()
-        layer = model.get_submodule(embedding.name.removesuffix("weight").removesuffix("."))
-        looked = looked_up(model, layer, texts[:_LOOKED_AT])
+        looked = looked_up(model, embedding.table, texts[:_LOOKED_AT])
         if looked is None:
             return None
         own = [set(map(int, row)) for row in texts[:_LOOKED_AT].tolist()]
         if all(rows <= tokens for rows, tokens in zip(looked, own, strict=True)):
             return None
-        return TokenRows(_own_rows(model, layer, texts))
+        return TokenRows(_own_rows(model, embedding.table, texts))
 
     def named(self, moved: Tensor) -> Tensor:
         """(k,) the tokens all of whose rows moved, in order; where several share a row, all of them."""
@@ -58,20 +51,21 @@ class TokenRows:
         return torch.tensor(sorted(token for token, rows in self.rows.items() if rows <= there), dtype=torch.int64)
 
 
-def _own_rows(model: nn.Module, layer: nn.Module, texts: Tensor) -> dict[int, frozenset[int]]:
+def _own_rows(model: nn.Module, table: Table, texts: Tensor) -> dict[int, frozenset[int]]:
     """Of every number that may be a token the rows that are looked up whatever it stands beside."""
     # Were there more tokens than that, so many drawn ones would all be so small in one case of a hundred only.
     many = int((int(texts.max()) + 1) * 100 ** (1 / len(torch.unique(texts))))
     many = min(many, _MOST_TOKENS)
-    place = texts.shape[1] // 2
-    beside = texts[torch.arange(_BESIDE) % len(texts)]
+    place, length = texts.shape[1] // 2, texts.shape[1]
+    used = torch.unique(texts)
+    beside = used[torch.linspace(0, len(used) - 1, min(len(used), _BESIDE)).long()]
     found: dict[int, frozenset[int]] = {}
     for numbers in torch.split(torch.arange(many), _AT_ONCE):
         common: list[set[int]] = []
-        for text in beside:
-            batch = text.repeat(len(numbers), 1)
+        for token in beside:
+            batch = token.repeat(len(numbers), length)
             batch[:, place] = numbers.to(batch)
-            looked = looked_up(model, layer, batch)
+            looked = looked_up(model, table, batch)
             if looked is None:
                 raise NotApplicable("The rows of the embedding are not the words, and which a word has cannot be seen.")
             common = [a & b for a, b in zip(common, looked, strict=True)] if common else list(looked)
@@ -83,26 +77,10 @@ def _own_rows(model: nn.Module, layer: nn.Module, texts: Tensor) -> dict[int, fr
     return {token: rows for token, rows in kept.items() if rows}
 
 
-@torch.no_grad()
-def looked_up(model: nn.Module, layer: nn.Module, texts: Tensor) -> Sequence[set[int]] | None:
-    """Of each text (n, length) the rows that the layer is asked for; None where that cannot be told."""
-    asked: list[Tensor] = []
-
-    def catch(module: Any, given: tuple[Tensor, ...]) -> None:
-        asked.append(given[0].detach().cpu())
-        raise _Seen
-
-    handle = layer.register_forward_pre_hook(catch)
-    was, device = model.training, next(model.parameters()).device
+def looked_up(model: nn.Module, table: Table, texts: Tensor) -> Sequence[set[int]] | None:
+    """Of each text (n, length) the rows that the model picks; None where that cannot be told."""
     try:
-        model.eval()(texts.to(device))
-    except _Seen:
-        pass
+        looked = rows_picked(model, table, texts)
     except Exception:
         return None  # a user's model may take no text of this kind
-    finally:
-        handle.remove()
-        model.train(was)
-    if not asked or asked[0].numel() % len(texts):
-        return None
-    return [set(row) for row in asked[0].reshape(len(texts), -1).tolist()]
+    return looked if any(looked) else None

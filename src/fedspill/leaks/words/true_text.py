@@ -62,7 +62,10 @@ def _read(origin: Origin, truth: Truth) -> TrueText:
     if x.is_floating_point() or x.ndim != 2:
         raise NotScored("the inputs are no text: tokens are whole numbers (int64), a row of them for each text")
     vocabulary = truth.clients[0].vocabulary if len(truth.clients) else None
-    silent = frozenset() if vocabulary is None else vocabulary.marks | {vocabulary.padding}
+    if vocabulary is not None:
+        silent = vocabulary.marks | {vocabulary.padding}
+    else:
+        silent = _filling(torch.cat([client.x.cpu() for client in truth.clients]) if len(truth.clients) else x)
     pool = _others(origin, truth) if len(truth.clients) else x[:0]
     sequences = [spoken(row, silent) for row in x.tolist()]
     used = len({token for sequence in sequences for token in sequence})
@@ -77,6 +80,17 @@ def _read(origin: Origin, truth: Truth) -> TrueText:
         silent,
         vocabulary,
     )
+
+
+def _filling(x: Tensor) -> frozenset[int]:
+    """Padding of texts (n, length) where nothing names it: in runs at their ends, or beginnings, and nowhere else."""
+    for sided in (x, x.flip(1)) if x.shape[1] > 1 else ():
+        runs = sided[sided[:, -1] == sided[:, -2], -1]
+        if len(runs):
+            there = sided == runs.mode().values
+            if torch.equal(there.sum(1), there.flip(1).long().cumprod(1).sum(1)):
+                return frozenset([int(runs.mode().values)])
+    return frozenset()
 
 
 def _commonest(pool: Tensor, silent: frozenset[int], many: int) -> set[int]:

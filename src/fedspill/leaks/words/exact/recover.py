@@ -24,7 +24,7 @@ from fedspill.leaks.words.exact.key_texts import texts_by_keys
 from fedspill.leaks.words.exact.next_targets import with_targets
 from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
-from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, as_sent, row_spaces
+from fedspill.leaks.words.exact.row_space import SPARE, RowSpaces, as_sent, row_spaces
 from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.leaks.words.exact.wide_prefixes import grow_wide, work
 from fedspill.leaks.words.moved_rows import moved_rows
@@ -71,8 +71,7 @@ def recover_text(
         return RecoveredText(tokens(), why="the steps are not those of plain SGD, so that texts cannot be checked")
     # Where the first layer is full it does not say which tokens: past the dimensions all are tried.
     wide = (every if spaces.full else cells).at(0)
-    causal = attacked.net.causal
-    texts = _decoder(attacked, cells, wide, used, rng) if causal else _encoder(attacked, cells, marks, used, rng)
+    texts = _texts(attacked, cells, wide, marks, used, rng)
     whole = bool(texts.sequences) and all(texts.certified) and len(texts.sequences) == attacked.samples
     named = texts.tokens if whole else tokens()
     if not len(named):
@@ -89,23 +88,26 @@ def used_tokens(attacked: AttackedText) -> Tensor | None:
     return moved_rows(rows.double(), still, attacked.net.wte.weight.detach().double()).cpu()
 
 
-def _decoder(
-    attacked: AttackedText, cells: CellTables, wide: Cells, used: Tensor | None, rng: torch.Generator
+def _texts(
+    attacked: AttackedText, cells: CellTables, wide: Cells, marks: Marks, used: Tensor | None, rng: torch.Generator
 ) -> RecoveredText:
-    """Texts by prefixes; those that are proven are taken out, and the rest is read again."""
-    nothing = torch.zeros(0, dtype=torch.int64)
+    """Texts that were there; those that are proven are taken out, and the rest is read again."""
+    nothing, causal = torch.zeros(0, dtype=torch.int64), attacked.net.causal
     peeled, best, tries = Peeled.of(attacked), Batch([], [], float("inf")), 0
     for _ in range(MOST_PEELS):
         proven, spaces = peeled.proven, peeled.rest.spaces_of("h.0.mlp.c_fc")
         if peeled.nothing_left:
             return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
-        found = _best_batch(peeled, spaces, cells, wide, rng)
+        past = causal and spaces.crowded
+        by_arranging = _arranged(peeled, spaces, cells, marks, rng)
+        candidates = _prefixes(peeled, spaces, cells, wide, rng) if causal else by_arranging
+        found = _best(peeled, candidates, all_or_none=past)
         if found.unexplained < certain_below(attacked):
             return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
         best = min(best, found, key=lambda batch: batch.unexplained)
         if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             tries += 1
-            if peeled.last is None or tries > 1 or not spaces.crowded:
+            if peeled.last is None or tries > 1 or not past:
                 break
             continue  # past the dimensions a pass depends on what is drawn: once more
         tries, first = 0, peeled.rest.spaces_of(FIRST)
@@ -114,36 +116,32 @@ def _decoder(
     sequences = peeled.proven.sequences + peeled.new(best.sequences)
     sequences += sorted(peeled.new(best.others), key=len, reverse=True)[: max(0, attacked.samples - len(sequences))]
     certain = len(peeled.proven.sequences)
-    why = "the texts found do not explain all that was sent" if sequences else "no text fits the first block"
+    full = "the first block has as many inputs as dimensions"
+    nothing_fits = full if spaces.crowded else "no text fits the first block"
+    why = "the texts found do not explain all that was sent" if sequences else nothing_fits
     return RecoveredText(nothing, sequences, [True] * certain + [False] * (len(sequences) - certain), why)
 
 
-def _best_batch(
-    peeled: Peeled,
-    spaces: RowSpaces,
-    cells: CellTables,
-    wide: Cells,
-    rng: torch.Generator,
-) -> Batch:
-    """The batch that leaves least unexplained, over tolerances; the first that is certain ends the search."""
+def _best(peeled: Peeled, candidates: Iterator[list[list[int]]], *, all_or_none: bool) -> Batch:
+    """The batch that leaves least unexplained; one that is certain, or texts that were taken out, end the search."""
     best, tried, proven = Batch([], [], float("inf")), set(), peeled.proven
-    for candidates in _candidates(peeled, spaces, cells, wide, rng):
+    for texts in candidates:
         if peeled.proven is not proven:
-            return Batch([], [], 1.0, candidates)  # the others are told more easily without these
-        same = frozenset(map(tuple, candidates))
+            return Batch([], [], 1.0, texts)  # the others are told more easily without these
+        same = frozenset(map(tuple, texts))
         if same in tried:  # to do a client's steps again is what takes long
             continue
         tried.add(same)
-        batch = _beside(peeled, candidates, all_or_none=spaces.crowded)
+        batch = _beside(peeled, texts, all_or_none=all_or_none)
         batch = Batch([], [], 1.0) if batch is None else batch
         if batch.unexplained < best.unexplained:
-            best = replace(batch, others=[one for one in candidates if one not in batch.sequences])
+            best = replace(batch, others=[one for one in texts if one not in batch.sequences])
         if best.unexplained < certain_below(peeled.attacked):
             break
     return best
 
 
-def _candidates(
+def _prefixes(
     peeled: Peeled, found: RowSpaces, cells: CellTables, wide: Cells, rng: torch.Generator
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
@@ -232,69 +230,21 @@ def _explained(
     return replace(batch, unexplained=unexplained(attacked, batch.sequences, batch.labels))
 
 
-def _encoder(
-    attacked: AttackedText, cells: CellTables, marks: Marks, used: Tensor | None, rng: torch.Generator
-) -> RecoveredText:
-    """Texts by what each token and each place was told; those that are proven are taken out, and the rest is read."""
-    nothing = torch.zeros(0, dtype=torch.int64)
-    peeled, best = Peeled.of(attacked), Batch([], [], float("inf"))
-    for _ in range(MOST_PEELS):
-        proven, spaces = peeled.proven, peeled.rest.spaces_of("h.0.mlp.c_fc").likely
-        if peeled.nothing_left:
-            return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
-        if not spaces or spaces[0].free < SPARE:
-            if not proven.sequences:
-                return RecoveredText(nothing, why="the first block has as many inputs as dimensions")
-            break
-        found = _best_arranged(peeled, cells, spaces[0], marks, rng)
-        if found.unexplained < certain_below(attacked):
-            return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
-        best = min(best, found, key=lambda batch: batch.unexplained)
-        if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
-            break
-        of_rest = cells.of_rest(peeled.rest.spaces_of(FIRST).likely, peeled.rest, used, rng)
-        cells = of_rest if of_rest.any else cells
-    proven, others = peeled.proven, peeled.new([*best.sequences, *best.others])
-    certified = [*[True] * len(proven.sequences), *[False] * len(others)]
-    return RecoveredText(
-        nothing, [*proven.sequences, *others], certified, "the texts found do not explain all that was sent"
-    )
-
-
-def _best_arranged(
-    peeled: Peeled,
-    cells: CellTables,
-    space: RowSpace,
-    marks: Marks,
-    rng: torch.Generator,
-) -> Batch:
-    """The batch that leaves least unexplained; one that is certain, or has texts that are, ends the search."""
-    best, rest, missing = Batch([], [], float("inf")), peeled.rest, peeled.missing
-    tables = (cells.at(0), cells.at(2))
-    by_keys = texts_by_keys(rest, missing, tables[0], space, marks)
-    for texts in _arranged(rest, missing, tables, space, marks, by_keys, rng):
-        batch = _beside(peeled, texts, all_or_none=False)
-        if batch is None:
-            best = best if best.sequences else replace(best, sequences=[*peeled.proven.sequences, *texts])
-            continue
-        if batch.unexplained < best.unexplained:
-            best = replace(batch, others=[one for one in texts if one not in batch.sequences])
-        if best.unexplained < certain_below(peeled.attacked) or peeled.take_out(texts):
-            break
-    return best
-
-
 def _arranged(
-    attacked: AttackedText,
-    missing: int,
-    tables: Sequence[Cells],
-    space: RowSpace,
-    marks: Marks,
-    by_keys: list[list[int]],
-    rng: torch.Generator,
+    peeled: Peeled, found: RowSpaces, cells: CellTables, marks: Marks, rng: torch.Generator
 ) -> Iterator[list[list[int]]]:
-    """Texts that keys told, and where these are too few, with them what clusters of tokens make."""
+    """An encoder's texts that keys told, and where these are too few, with them what clusters of tokens make."""
+    if not found.likely or found.likely[0].free < SPARE:
+        return
+    attacked, missing, space = peeled.rest, peeled.missing, found.likely[0]
+    tables = (cells.at(0), cells.at(2))
+    by_keys = texts_by_keys(attacked, missing, tables[0], space, marks)
     yield by_keys
+    taken_out = peeled.take_out(by_keys)
     for table, parts in product(tables, TOLD_APART):
+        if taken_out:
+            return
         texts = arrange_encoder(attacked, missing, table, space, marks, parts, rng)
-        yield [*by_keys, *(one for one in texts if one not in by_keys)]
+        texts = [*by_keys, *(one for one in texts if one not in by_keys)]
+        yield texts
+        taken_out = peeled.take_out(texts)
