@@ -49,6 +49,21 @@ def module_chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def split_before_parameters(model: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+    """What is done before the first layer that learns, and the rest, whose parameters have the names that they had.
+
+    None where nothing is done before but to lay samples out flat; raises NotAChain as module_chain does.
+    """
+    graph, entry = _traced_graph(model)
+    parts, before = _cuts(graph, entry), 0
+    while before < len(parts) and not any(_learns(model, node) for node in parts[before][1]):
+        before += 1
+    front, rest = ([node for _, nodes in part for node in nodes] for part in (parts[:before], parts[before:]))
+    if not rest or all(_is_reshape(node) for node in front):
+        return None
+    return _block(model, entry, front), _block(model, parts[before][0], rest)
+
+
 def kind_of(module: nn.Module) -> str:
     """What a part is, for people: its class, or that it is several layers which cannot be told apart."""
     return "a block of several layers" if isinstance(module, fx.GraphModule) else type(module).__name__
@@ -66,6 +81,11 @@ def _nested(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
 
 
 def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [_part(model, number, *cut) for number, cut in enumerate(_cuts(*_traced_graph(model)))]
+
+
+def _traced_graph(model: nn.Module) -> tuple[fx.Graph, fx.Node]:
+    """The graph and its one input."""
     graph = _graph(model)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     if len(inputs) != 1:
@@ -76,7 +96,15 @@ def _traced(model: nn.Module) -> list[tuple[str, nn.Module]]:
             used[str(node.target)] = used.get(str(node.target), 0) + 1
     if any(many > 1 and _has_parameters(model, name) for name, many in used.items()):
         raise NotAChain("a layer is used more than once")
-    return [_part(model, number, *cut) for number, cut in enumerate(_cuts(graph, inputs[0]))]
+    return graph, inputs[0]
+
+
+def _learns(model: nn.Module, node: fx.Node) -> bool:
+    """Whether a parameter takes part in it."""
+    modules = [str(node.target)] if node.op == "call_module" else []
+    attributes = [str(source.target) for source in node.all_input_nodes if source.op == "get_attr"]
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return any(_has_parameters(model, name) for name in modules) or not parameters.isdisjoint(attributes)
 
 
 def _graph(model: nn.Module) -> fx.Graph:
@@ -148,6 +176,11 @@ def _part(model: nn.Module, number: int, incoming: fx.Node, nodes: Sequence[fx.N
         return f"flatten{number}", nn.Flatten()
     if len(nodes) == 1 and (same := _same_module(first)) is not None:
         return f"function{number}", same.train(model.training)
+    return f"block{number}", _block(model, incoming, nodes)
+
+
+def _block(model: nn.Module, incoming: fx.Node, nodes: Sequence[fx.Node]) -> fx.GraphModule:
+    """Several nodes as one module."""
     graph = fx.Graph()
     held: dict[fx.Node, fx.Node] = {incoming: graph.placeholder("x")}
     for node in nodes:
@@ -156,7 +189,7 @@ def _part(model: nn.Module, number: int, incoming: fx.Node, nodes: Sequence[fx.N
                 held[source] = graph.node_copy(source)
         held[node] = graph.node_copy(node, lambda source: held[source])
     graph.output(held[nodes[-1]])
-    return f"block{number}", fx.GraphModule(model, graph)
+    return fx.GraphModule(model, graph)
 
 
 def _is_reshape(node: fx.Node) -> bool:

@@ -79,7 +79,10 @@ class AttackedMessage:
 
         Where the batch was normalised by its own statistics, x must have these too, since the gradient does not show
         the contrast. A first linear layer with fewer units than inputs hides a part of the batch's mean even then.
+        Where dropout hides a part of the input, what is left of it explains the gradient as well.
         """
+        if _draws_at_random(self.model, x):
+            return False
         if not self.norms.by_batch:
             return True
         first = _first_layer(self.model)
@@ -187,6 +190,14 @@ def sample_shape(view: View, attacked: AttackedMessage) -> tuple[int, ...] | Non
         return tuple(view.knows("unlabelled_aux").shape[1:])
     first = _first_layer(attacked.model)
     return (first.in_features,) if isinstance(first, nn.Linear) else None
+
+
+def _draws_at_random(model: nn.Module, x: Tensor) -> bool:
+    """Whether two runs of the same inputs x (B, *shape) differ while the model trains."""
+    trained, several = copy.deepcopy(model).train(), x.double()[:1].expand(4, *x.shape[1:])
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        one, other = trained(several), trained(several)
+    return not torch.allclose(one, other)
 
 
 def _first_layer(model: nn.Module) -> nn.Module | None:

@@ -127,7 +127,7 @@ def read_message(
         reasons = "; ".join(part for part in (exact.why, why) if part)
         return ReadRecords.none(schema.width, reasons, tried=exact.tried or rows is not None)
     decoded = decode(samples, schema, None if rows is None else rows.right)
-    return ReadRecords(decoded.rows, exact.certified & decoded.certain, why)
+    return ReadRecords(decoded.rows, exact.certified & decoded.certain, "" if is_complete(exact, attacked) else why)
 
 
 def _first_layer(model: nn.Module, columns: int) -> LinearLayer:

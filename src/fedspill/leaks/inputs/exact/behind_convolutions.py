@@ -1,9 +1,12 @@
 """A batch behind convolutions: the features of every sample exactly, then the images that have these features.
 
 The first two linear layers give what they were fed, whatever came before (two_linear_layers.py). Those features are
-known to the rounding of the gradients, so that an image is sought that the convolutions turn into them. It is vouched
-for only if nothing else has these features: two searches from unlike starts must end at the same image, since whatever
-the convolutions do not see would stay as each start had it; and all images together must explain the whole gradient.
+known to the rounding of the gradients, so that an image is sought that the convolutions turn into them. Where there is
+no second layer, or it is too narrow, images are sought in the row space of the first (images_in_row_space.py).
+
+An image is vouched for only if nothing else has its features: two searches from unlike starts must end at the same
+image, since whatever the convolutions do not see would stay as each start had it; and all images together must explain
+the whole gradient.
 """
 
 from __future__ import annotations
@@ -20,11 +23,10 @@ from fedspill.leaks.inputs.exact.between_layers import map_between_layers
 from fedspill.leaks.inputs.exact.certificate import WHOLE_SHARE, certify, mismatch_up_to_scale
 from fedspill.leaks.inputs.exact.images_in_row_space import images_in_row_space
 from fedspill.leaks.inputs.exact.images_with_features import image_from_nothing
-from fedspill.leaks.inputs.exact.leading_layers import LayerPair, linear_layer, module_chain
+from fedspill.leaks.inputs.exact.leading_layers import LayerPair, LinearLayer, linear_layer, module_chain
 from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
 from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
 from fedspill.leaks.inputs.exact.two_linear_layers import (
-    PairGradients,
     RecoveredBatch,
     RootSearchEffort,
     recover_batch,
@@ -56,10 +58,19 @@ _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d
 
 @dataclass(frozen=True, eq=False)
 class Convolutions:
-    """The part of a network below its first two linear layers, in float64, and that pair."""
+    """The part of a network below its first linear layer, in float64, and the pair of it and the next one, or why there
+    is none."""
 
     below: nn.Sequential
-    pair: LayerPair
+    first: LinearLayer
+    pair_or_why: LayerPair | str
+
+    @property
+    def pair(self) -> LayerPair:
+        """Raises CannotRecover where there is none."""
+        if isinstance(self.pair_or_why, str):
+            raise CannotRecover(self.pair_or_why)
+        return self.pair_or_why
 
     def may_determine(self, shape: tuple[int, ...]) -> bool:
         """Whether features can tell images: pooling leaves most of them open, and so do fewer features than pixels."""
@@ -67,7 +78,7 @@ class Convolutions:
         return not pools and self.has_enough_features(shape)
 
     def has_enough_features(self, shape: tuple[int, ...]) -> bool:
-        return self.pair.first.weight.shape[1] >= math.prod(shape)
+        return self.first.weight.shape[1] >= math.prod(shape)
 
 
 def has_convolutions(model: nn.Module) -> bool:
@@ -76,15 +87,15 @@ def has_convolutions(model: nn.Module) -> bool:
 
 
 def convolutions_below(model: nn.Module, *, mixing: bool = True) -> Convolutions:
-    """Raises CannotRecover where the network does not begin with convolutions that a linear pair follows.
+    """Raises CannotRecover where the network does not begin with convolutions that a linear layer follows.
 
     `mixing`: whether batch norms worked by the statistics of their batch.
     """
     chain = module_chain(model)
     linear = [index for index, (_, module) in enumerate(chain) if isinstance(module, nn.Linear)]
-    if len(linear) < 2:
-        raise CannotRecover("the network does not have two linear layers, one behind the other")
-    one, two = linear[:2]
+    if not linear:
+        raise CannotRecover("the network has no linear layer that all goes through")
+    one = linear[0]
     parts = [module for _, module in chain[:one]]
     if not any(isinstance(module, nn.Conv2d) for module in parts):
         raise CannotRecover("there is no convolution below the first linear layer")
@@ -92,9 +103,16 @@ def convolutions_below(model: nn.Module, *, mixing: bool = True) -> Convolutions
         drops = isinstance(module, nn.Dropout) and module.p > 0
         if drops or (mixing and isinstance(module, nn.modules.batchnorm._BatchNorm)):
             raise CannotRecover(f"{type(module).__name__} below the first linear layer is not undone")
-    between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]], mixing=mixing)
     below = nn.Sequential(*(copy.deepcopy(module) for module in parts)).double().eval().requires_grad_(False)
-    return Convolutions(below, LayerPair(linear_layer(*chain[one]), linear_layer(*chain[two]), between))
+    first = linear_layer(*chain[one])
+    if len(linear) < 2:
+        return Convolutions(below, first, "the network does not have two linear layers, one behind the other")
+    two = linear[1]
+    try:
+        between = map_between_layers([copy.deepcopy(module) for _, module in chain[one + 1 : two]], mixing=mixing)
+    except CannotRecover as refusal:
+        return Convolutions(below, first, refusal.problem)
+    return Convolutions(below, first, LayerPair(first, linear_layer(*chain[two]), between))
 
 
 def batch_behind_convolutions(
@@ -102,18 +120,20 @@ def batch_behind_convolutions(
 ) -> RecoveredInputs:
     """All images of one step; raises CannotRecover where the structure does not allow it."""
     network = convolutions_below(attacked.model, mixing=bool(attacked.norms.by_batch))
-    pair = network.pair
-    units, features = pair.first.weight.shape
-    room = min(units, features, len(pair.second.weight)) - 1
-    if attacked.samples > room:
-        raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
+    for name, parameter in attacked.model.named_parameters():
+        if parameter.requires_grad and name not in attacked.gradients:
+            raise CannotRecover(f"the update holds no {name!r}, as where a layer is frozen")
     usual = usual_norm(network.below, shape, rng)
-    gradients = pair_gradients_in(attacked.gradients, pair)
-    found = recover_batch(pair, gradients, rng, attacked.samples, replace(effort, scale=usual))
-    if network.may_determine(shape):
-        answer = _by_images(network, gradients, found, shape, attacked, classes, usual, effort, rng)
-        if len(answer.samples):
-            return answer
+    try:
+        pair, found = network.pair, _features(network.pair, attacked, replace(effort, scale=usual), rng)
+    except CannotRecover:
+        answer = _by_images(network, None, shape, attacked, classes, usual, effort, rng)
+        if len(answer.samples) < attacked.samples:
+            raise
+        return answer
+    answer = _by_images(network, found, shape, attacked, classes, usual, effort, rng)
+    if len(answer.samples):
+        return answer
     if not len(found.x):
         return RecoveredInputs.none(f"no features are a root of the span condition: {found.why_not_whole}", tried=True)
     bias = 0 if pair.first.bias is None else pair.first.bias
@@ -125,10 +145,20 @@ def batch_behind_convolutions(
     return _behind_pools(network, found.x, sure, certificate.labels, shape, attacked, rng)
 
 
+def _features(
+    pair: LayerPair, attacked: AttackedMessage, effort: RootSearchEffort, rng: torch.Generator
+) -> RecoveredBatch:
+    """What the pair was fed; raises CannotRecover."""
+    units, features = pair.first.weight.shape
+    room = min(units, features, len(pair.second.weight)) - 1
+    if attacked.samples > room:
+        raise CannotRecover(f"{attacked.samples} samples do not fit into the linear pair, which holds {room}")
+    return recover_batch(pair, pair_gradients_in(attacked.gradients, pair), rng, attacked.samples, effort)
+
+
 def _by_images(
     network: Convolutions,
-    gradients: PairGradients,
-    found: RecoveredBatch,
+    found: RecoveredBatch | None,
     shape: tuple[int, ...],
     attacked: AttackedMessage,
     classes: int,
@@ -137,11 +167,16 @@ def _by_images(
     rng: torch.Generator,
 ) -> RecoveredInputs:
     """Images in the row space of the first linear layer, beginning beside those that have the features `found`."""
-    near = image_from_nothing(network.below, found.x, shape) if len(found.x) else found.x.new_zeros(0, *shape)
-    pair, seen, time = network.pair, (gradients.first, gradients.first_bias), TimeLeft(effort.seconds)
-    images = images_in_row_space(
-        network.below, usual, attacked.model, pair.first, seen, attacked.samples, near, rng, time
-    )
+    units, layer = len(network.first.weight), network.first
+    if layer.weight_name not in attacked.gradients or attacked.samples >= units or not network.may_determine(shape):
+        return RecoveredInputs.none("the first linear layer does not tell the images", tried=False)
+    near = torch.zeros(0, *shape, dtype=torch.float64)
+    if found is not None and len(found.x):
+        near = image_from_nothing(network.below, found.x, shape)
+    time = TimeLeft(effort.seconds)
+    bias = None if layer.bias_name is None else attacked.gradients[layer.bias_name].double()
+    seen = (attacked.gradients[layer.weight_name].double(), bias)
+    images = images_in_row_space(network.below, usual, attacked.model, layer, seen, attacked.samples, near, rng, time)
     whole = math.inf
     if len(images.x) == attacked.samples:
         targets = one_hot(images.labels, classes).double()
@@ -149,11 +184,11 @@ def _by_images(
     certified = (images.outside < FEATURES_CERTAIN) & (images.unlike < SAME_IMAGE)
     if len(images.x):
         certified &= (images.share / images.share.median() - 1).abs() < WHOLE_SHARE
-    certified &= (whole < EXPLAINED) & (pair.first.bias is not None)
+    certified &= (whole < EXPLAINED) & (bias is not None)
     lacking = attacked.samples - len(images.x)
     why = "" if not lacking else f"{len(images.x)} of {attacked.samples} images were found before the search gave up"
     why = f"{why}: {OUT_OF_TIME}" if lacking and time.is_over else why
-    route = "a linear pair behind convolutions"
+    route = f"a linear {'layer' if found is None else 'pair'} behind convolutions"
     return RecoveredInputs(images.x, certified, images.labels, why, unexplained=whole, route=route)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,24 +82,6 @@ class PerSample(MapBetweenLayers):
         return product.T
 
 
-_ELEMENTWISE = (
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.GELU,
-    nn.ELU,
-    nn.SiLU,
-    nn.Softplus,
-    nn.SELU,
-    nn.CELU,
-    nn.Mish,
-    nn.Identity,
-    nn.Hardtanh,
-    nn.ReLU6,
-)
-
-
 def map_between_layers(modules: list[nn.Module], *, mixing: bool = True) -> MapBetweenLayers:
     """The map that these modules make of a single sample, in float64; raises CannotRecover where there is none.
 
@@ -108,18 +91,35 @@ def map_between_layers(modules: list[nn.Module], *, mixing: bool = True) -> MapB
     dropped = [m for m in modules if isinstance(m, nn.Dropout) and m.p > 0]
     if dropped:
         raise CannotRecover("dropout between the first two layers switches units off at random")
+    normed = False
     for module in active:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and mixing:
             raise CannotRecover("batch normalisation between the first two layers mixes the samples of a step")
-        if not isinstance(module, (*_ELEMENTWISE, nn.LayerNorm, nn.BatchNorm1d)):
+        if isinstance(module, nn.LayerNorm | nn.BatchNorm1d):
+            normed = True
+        elif not _treats_values_one_by_one(module):
             raise CannotRecover(
                 f"{kind_of(module)} between the first two layers is not known to treat samples one by one"
             )
     chain = nn.Sequential(*active).double().eval()
     for parameter in chain.parameters():
         parameter.requires_grad_(False)
-    kind = PerSample if any(isinstance(module, nn.LayerNorm | nn.BatchNorm1d) for module in active) else Elementwise
-    return kind(_out_of_place(chain))
+    return (PerSample if normed else Elementwise)(_out_of_place(chain))
+
+
+def _treats_values_one_by_one(module: nn.Module) -> bool:
+    """Whether it is an activation, whoever wrote it: without parameters, and each value by itself, in training too."""
+    if module.state_dict():
+        return False
+    function = _out_of_place(nn.Sequential(copy.deepcopy(module).double().train()))
+    z, other = (3 * torch.randn(4, 12, generator=torch.Generator().manual_seed(seed)).double() for seed in (0, 1))
+    some = torch.arange(48).reshape(4, 12) % 3 == 0
+    try:
+        with torch.no_grad():
+            value, of_other, of_both = function(z), function(other), function(torch.where(some, z, other))
+    except Exception:  # whatever a user's module does with values that it was not written for
+        return False
+    return value.shape == z.shape and torch.equal(of_both, torch.where(some, value, of_other))
 
 
 def _out_of_place(chain: nn.Sequential) -> Callable[[Tensor], Tensor]:

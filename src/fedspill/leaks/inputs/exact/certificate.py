@@ -21,6 +21,7 @@ FITS = 0.02  # distance below which a label of the shortlist fits
 # Of the share that a sample has to have. Of 1,526 samples that pointed where they should, on networks that knew half of
 # their batch by heart, 22 were wrong; 1,442 had their share to this, and one of those was wrong, the mean of two.
 WHOLE_SHARE = 0.01
+SCALED_TOGETHER = 3  # samples that must have another share than 1/B alike, for the gradient to have been scaled
 LIKE = 0.15  # relative distance of the same sample found twice: at 0.11 one had its share on such a network
 
 
@@ -190,11 +191,16 @@ def counts_once(certificate: Certificate, times: Tensor, samples: int) -> Tensor
     A root between samples whose signals are nearly the same points where it should, and sends too much or too little.
     One that counts twice may be a copy, or the mean of two samples that send back the same, as they do where a softmax
     is saturated: nobody can tell. What one sample sends is 1 of `samples`, or another share of it where the gradient
-    was scaled; where samples are missing nothing proves that it was scaled up.
+    was scaled, which most of those that point where they should must then have alike; where samples are missing nothing
+    proves that it was scaled up.
     """
+    one = 1 / samples
     single = certificate.share[(certificate.error < FITS) & (times == 1)]
-    one = float(single.median()) if len(single) else 1 / samples
-    one = one if int(times.sum()) == samples else min(one, 1 / samples)
+    if len(single):
+        common = float(single.median())
+        alike = int(((single / common - 1).abs() < WHOLE_SHARE).sum())
+        if alike >= min(SCALED_TOGETHER, samples) and 2 * alike > len(single):
+            one = common if int(times.sum()) == samples else min(common, one)
     return (times == 1) & ((certificate.share / one - 1).abs() < WHOLE_SHARE)
 
 

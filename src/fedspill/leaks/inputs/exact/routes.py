@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.affine_front import AffineFront
 from fedspill.leaks.inputs.exact.any_network import batch_of_any_network
 from fedspill.leaks.inputs.exact.behind_convolutions import batch_behind_convolutions, has_convolutions
 from fedspill.leaks.inputs.exact.certificate import (
@@ -53,6 +54,9 @@ def recover_exactly(
     """Exact recovery where the network and the number of samples allow it; else the answer says why not."""
     if attacked.steps == 1:
         attacked = replace(attacked, gradients=with_made_weights(attacked.model, attacked.gradients))
+    front = AffineFront.of(attacked, shape)
+    if front is not None:
+        return front.undone(recover_exactly(front.behind, front.shape, classes, effort, rng))
     answer = _by_its_route(attacked, shape, classes, effort, rng)
     proven = _as_it_runs(attacked, answer)
     return answer if proven is answer else _of_any_network(attacked, proven, shape, classes, effort, rng)

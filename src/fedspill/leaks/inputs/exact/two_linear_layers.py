@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedspill.leaks.inputs.errors import CannotRecover
+from fedspill.leaks.inputs.exact.certificate import FITS
 from fedspill.leaks.inputs.exact.gradient_rank import CLEAR, TruncatedSvd, leading_directions, room, truncated_svd
 from fedspill.leaks.inputs.exact.leading_layers import LayerPair
 from fedspill.leaks.inputs.exact.reckoned_time import OUT_OF_TIME, TimeLeft
@@ -213,11 +214,19 @@ def recover_batch(
             if float(residual[index]) > tolerance or is_known(q, found) or len(found) == bases.batch:
                 continue
             z = whole.z(y[index])
-            s, t = deltas_of_sample(pair, bases, z) if above is None or not wide else deltas_by_label(above, bases, z)
-            scale_of_it = 1 / ((s / one.sizes) @ q)
-            s, t, activation = scale_of_it * s, scale_of_it * t, pair.between.value(z[None])[0]
+            s, t = deltas_of_sample(pair, bases, z)
+            proof = s
+            if wide and above is not None:
+                sent = above.sent_down(z, one.left)
+                if sent.outside > max(FITS, tolerance):
+                    continue  # fewer units are awake for it than there are unknowns: it is told when these are fewer
+                s, t = one.left.T @ sent.first, two.left.T @ sent.second
+                if max(one.tail, two.tail) < CLEAN:
+                    proof = s  # where both layers' columns fill much of the units, there are several null vectors
+            counted = 1 / ((s / one.sizes) @ q)
+            s, t, activation = counted * s, counted * t, pair.between.value(z[None])[0]
             found, idle = torch.cat([found, q[None]]), 0
-            deltas.append(one.left @ s)
+            deltas.append(one.left @ proof / ((proof / one.sizes) @ q))
             rest_first = rest_first - s[:, None] * q
             rest_second = rest_second - t[:, None] * (two.right.T @ activation)
             rest_bias = None if rest_bias is None else rest_bias - s
@@ -236,9 +245,3 @@ def deltas_of_sample(pair: LayerPair, bases: GradientBases, z: Tensor) -> tuple[
     sent_down = pair.between.transposed_jacobian_times(z, bases.sent_down)
     null = torch.linalg.svd(torch.cat([one.left, -sent_down], 1), full_matrices=False)[2][-1]
     return null[: one.rank], null[one.rank :]
-
-
-def deltas_by_label(above: NetworkAbove, bases: GradientBases, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by the network above: half a batch for each unit leaves more than one null vector."""
-    one, two = above.sent_down(z, bases.first.left)
-    return bases.first.left.T @ one, bases.second.left.T @ two

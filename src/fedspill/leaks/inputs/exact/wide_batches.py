@@ -43,6 +43,15 @@ class FurtherLayer:
 
 
 @dataclass(frozen=True, eq=False)
+class SentDown:
+    """What a sample sends back to both layers of the pair, (m,) and (m2,)."""
+
+    first: Tensor
+    second: Tensor
+    outside: float  # share of the first that the gradient's columns do not hold
+
+
+@dataclass(frozen=True, eq=False)
 class NetworkAbove:
     """What lies above the first layer of a pair: further layers' conditions, and what is sent back through them."""
 
@@ -50,17 +59,17 @@ class NetworkAbove:
     pair: LayerPair
     further: tuple[FurtherLayer, ...]
 
-    def sent_down(self, z: Tensor, column_space: Tensor) -> tuple[Tensor, Tensor]:
-        """(m,) and (m2,) what a sample with first-layer values z (m,) sends back to both layers of the pair, under the
-        label for which the first is best held by the gradient's column space (m, r).
+    def sent_down(self, z: Tensor, column_space: Tensor) -> SentDown:
+        """By a sample with first-layer values z (m,), under the label for which the columns (m, r) of the first layer's
+        gradient hold it best.
         """
         second = self.pair.second
         fed = self.pair.between.value(z[None]) @ second.weight.T + (0 if second.bias is None else second.bias)
         names = (layer.weight_name.rpartition(".")[0] for layer in (self.pair.first, second))
         one, two = (sent_back(self.model, name, at)[0] for name, at in zip(names, (z[None], fed), strict=True))
-        outside = one - (one @ column_space) @ column_space.T
-        label = int((outside.norm(dim=1) / one.norm(dim=1).clamp_min(1e-300)).argmin())
-        return one[label], two[label]
+        missed = (one - (one @ column_space) @ column_space.T).norm(dim=1) / one.norm(dim=1).clamp_min(1e-300)
+        label = int(missed.argmin())
+        return SentDown(one[label], two[label], float(missed[label]))
 
 
 def network_above(
