@@ -195,6 +195,8 @@ def test_intervals_of_means_and_shares(code: ModuleType) -> None:
     one: Any = figures.mean_of({}, "fedspill", "x", [50.0, 54.0, 58.0], 50.0)
     assert one.value == 54
     assert one.high - one.value == pytest.approx(2.920 * 4 / math.sqrt(3), abs=0.01)  # t with two degrees of freedom
+    few: Any = figures.mean_of({}, "fedspill", "x", [100.0, 86.0], 50.0, figures.PERCENT)
+    assert (few.low, few.high) == (pytest.approx(93 - 6.314 * 7, abs=0.1), 100)  # no area is above 100 %
     none, half = figures.share_of({}, "fedspill", "x", 0, 300), figures.share_of({}, "fedspill", "x", 5, 10)
     assert (none.low, none.value) == (0, 0)
     assert none.high == pytest.approx(100 * (1 - 0.05 ** (1 / 300)))

@@ -16,6 +16,8 @@ from fedspill.roc_area import MAX_FPR, area_interval, restricted_area
 
 Line: TypeAlias = Mapping[str, Any]
 CONFIDENCE = 0.9  # the paper's
+PERCENT = (0.0, 100.0)
+ANYTHING = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ class Figure:
     chance: float
 
 
-def mean_of(cell: Line, by: By, metric: str, values: Sequence[float], chance: float) -> Figure:
-    """Over repetitions, with the interval of Student's t: there may be few."""
+def mean_of(
+    cell: Line, by: By, metric: str, values: Sequence[float], chance: float, ends: tuple[float, float] = ANYTHING
+) -> Figure:
+    """Over repetitions, with the interval of Student's t, there may be few; it ends where no value can lie."""
     mean, n = statistics.fmean(values), len(values)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) if n > 1 else math.nan
     half = quantile * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
-    return Figure(cell, by, metric, mean, mean - half, mean + half, n, chance)
+    return Figure(cell, by, metric, mean, max(mean - half, ends[0]), min(mean + half, ends[1]), n, chance)
 
 
 def share_of(cell: Line, by: By, metric: str, hits: float, n: int, chance: float = 0.0) -> Figure:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedspill.reproduce import By
 
-from .figure import Figure, Line, area, grouped, guessed, mean_of, share_of, together
+from .figure import PERCENT, Figure, Line, area, grouped, guessed, mean_of, share_of, together
 
 AREA = "restricted ROC area, percent"
 ARRIVED = 0.9  # of the way to a plant
@@ -25,10 +26,12 @@ def activation(lines: Sequence[Line]) -> Iterator[Figure]:
         for key, metric in (("tpr", "TPR, %"), ("tpr_imputed", "TPR with imputation, %"), ("fpr", "FPR, %")):
             if of:
                 values = [100 * statistics.fmean(one[key]) for one in of]
-                yield mean_of({**cell, "attack": kind}, _by(kind), metric, values, 50.0 if key[0] == "t" else 0.0)
+                yield mean_of(
+                    {**cell, "attack": kind}, _by(kind), metric, values, 50.0 if key[0] == "t" else 0.0, PERCENT
+                )
         if of:
             values = [statistics.fmean(one["false_positives"]) for one in of]
-            yield mean_of({**cell, "attack": kind}, _by(kind), "others that matter", values, 0.0)
+            yield mean_of({**cell, "attack": kind}, _by(kind), "others that matter", values, 0.0, (0.0, math.inf))
 
 
 def inference(lines: Sequence[Line]) -> Iterator[Figure]:
@@ -41,7 +44,7 @@ def inference(lines: Sequence[Line]) -> Iterator[Figure]:
             for who in ("members",) if kind in ("ami", "membership") else ("members", "others"):
                 values = [_area_of(line, line["attacks"][kind][setting], kind, who) for line in read]
                 named = {**cell, "attack": kind, "setting": setting, "who": who}
-                yield mean_of(named, _by(kind), AREA, values, _guessed(read[0], kind, who))
+                yield mean_of(named, _by(kind), AREA, values, _guessed(read[0], kind, who), PERCENT)
         if kind == "closed":
             for how in ("logistic", "boosting"):
                 values = [
@@ -51,7 +54,7 @@ def inference(lines: Sequence[Line]) -> Iterator[Figure]:
                 ]
                 if values:
                     chance = _guessed(some[0], kind, "members")
-                    yield mean_of({**cell, "attack": f"imputation, {how}"}, "baseline", AREA, values, chance)
+                    yield mean_of({**cell, "attack": f"imputation, {how}"}, "baseline", AREA, values, chance, PERCENT)
 
 
 def _asked(line: Line, kind: str, who: str) -> tuple[list[int], list[int]]:
@@ -136,7 +139,7 @@ def recovered(lines: Sequence[Line]) -> Iterator[Figure]:
             for rounds in (0, 1, 3, 10):
                 cell = {"data": data, "activation": _bend(elu), "attack": kind, "guard": label, "rounds": rounds}
                 values = [100 * line[label][rounds] for line in some]
-                yield mean_of(cell, _by(kind), "ROC area, %", values, 50.0)
+                yield mean_of(cell, _by(kind), "ROC area, %", values, 50.0, PERCENT)
 
 
 def at_once(lines: Sequence[Line]) -> Iterator[Figure]:
@@ -148,7 +151,7 @@ def at_once(lines: Sequence[Line]) -> Iterator[Figure]:
                 cell = {"data": data, "activation": _bend(elu), "attack": kind, "targets": int(many)}
                 for key, chance in (("tpr", 50.0), ("fpr", 0.0)):
                     values = [100 * statistics.fmean(one[key]) for one in of]
-                    yield mean_of(cell, _by(kind), f"{key.upper()}, %", values, chance)
+                    yield mean_of(cell, _by(kind), f"{key.upper()}, %", values, chance, PERCENT)
                 right = [
                     (score > 0) == bool(v) for one in of for score, v in zip(one["sgd"], one["values"], strict=True)
                 ]
