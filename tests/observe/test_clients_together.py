@@ -13,19 +13,20 @@ from fedspill.observe.share_fits import positive
 CLASSES, NOISE = 8, 0.04
 
 
-def drawn(number: int, concentration: float, rng: torch.Generator) -> Tensor:
-    """(number, CLASSES) shares of clients that are the more alike the larger the concentration is."""
-    return positive(torch._standard_gamma(torch.full((number, CLASSES), concentration).double(), generator=rng))
+def drawn(number: int, concentration: float, rng: torch.Generator, classes: int = CLASSES) -> Tensor:
+    """(number, classes) shares of clients that are the more alike the larger the concentration is."""
+    return positive(torch._standard_gamma(torch.full((number, classes), concentration).double(), generator=rng))
 
 
-def read(truth: Tensor, rng: torch.Generator) -> list[RehearsedShares]:
+def read(truth: Tensor, rng: torch.Generator, noise: float = NOISE, samples: int = 1000) -> list[RehearsedShares]:
     """What rehearsal makes of clients with these shares: the truth and an error, as make-believe clients have it."""
-    results = []
+    results, classes = [], truth.shape[1]
     for own in truth:
-        known = drawn(64, 2.0, rng)
-        errors = NOISE * torch.randn(64, CLASSES, generator=rng, dtype=torch.float64)
-        error = NOISE * torch.randn(CLASSES, generator=rng, dtype=torch.float64)
-        results.append(RehearsedShares(positive(own + error), 1000 * known, errors - errors.mean(1, True), 1.0, True))
+        known = drawn(64, 2.0, rng, classes)
+        errors = noise * torch.randn(64, classes, generator=rng, dtype=torch.float64)
+        error = noise * torch.randn(classes, generator=rng, dtype=torch.float64)
+        counts = samples * known
+        results.append(RehearsedShares(positive(own + error), counts, errors - errors.mean(1, True), 1.0, True))
     return results
 
 
@@ -62,6 +63,24 @@ def test_clients_that_differ_are_left_as_they_were_read(seed: int) -> None:
     for before, after in zip(apart, together, strict=True):
         assert torch.allclose(before.shares, after.shares, atol=1e-3)
         assert after.error > 0.95 * before.error
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_clients_of_many_classes_are_not_alike_because_no_class_is_large(seed: int) -> None:
+    """Of a hundred classes the largest is small whoever the client is."""
+    rng = torch.Generator().manual_seed(seed)
+    truth = drawn(8, 0.5, rng, 100)
+    apart = read(truth, rng, noise=0.008)
+    together = read_together(apart)
+    assert distance(together, truth) < 1.02 * distance(apart, truth)
+    assert all(after.error > 0.95 * before.error for after, before in zip(together, apart, strict=True))
+
+
+def test_clients_with_fewer_samples_than_classes_are_left_as_they_were_read() -> None:
+    """Chance alone makes them unlike, whatever they were drawn from."""
+    rng = torch.Generator().manual_seed(0)
+    apart = read(drawn(8, 500.0, rng, 100), rng, noise=0.008, samples=100)
+    assert all(after is before for after, before in zip(read_together(apart), apart, strict=True))
 
 
 def test_one_client_has_nobody_to_be_like() -> None:

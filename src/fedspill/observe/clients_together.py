@@ -11,7 +11,7 @@ so it is asked for how likely the estimates are if
 
 and every answer counts by its likelihood (empirical Bayes; a normal model in two levels, as Efron and Morris 1975 have
 it). Clients that differ as those of the broad draw do are left as they were read: rehearsal has drawn their estimates
-in already.
+in already. So are those with hardly more samples than there are classes, which chance alone makes as unlike.
 """
 
 from __future__ import annotations
@@ -43,9 +43,16 @@ class Hypotheses:
     doubt_of_noise: float = 0.35  # deviation of its logarithm, around what `rareness` says (development)
     common: float = 0.2  # of the errors' variance is the same for all: they are read by the same samples (development)
     alike: float = 0.1  # probability that clients are alike (development; .1 to .35 differ by .7 points at most)
-    alike_below: float = 0.07  # of `between`: Dirichlet parameters that sum to 13 or more (development)
+    alike_sum: float = 13.3  # Dirichlet parameters of clients that are alike sum to this at least (development)
+    alike_each: float = (
+        1.3  # and are so large each: of many classes unlike clients' parameters sum to much (convention)
+    )
     unseen: float = 0.65  # of the errors' variance stays stated: what all err by together does not show (development)
     least_slope: float = 0.1  # of estimates in the truth: below it nothing was read (convention)
+
+    def alike_below(self, classes: int) -> float:
+        """Of `between`: what differs less is alike."""
+        return 1 / (1 + max(self.alike_sum, self.alike_each * classes))
 
 
 HYPOTHESES = Hypotheses()
@@ -80,7 +87,7 @@ def read_together(results: Sequence[RehearsedShares]) -> list[RehearsedShares]:
     """
     groups: dict[int, list[int]] = {}
     for place, one in enumerate(results):
-        if one.near:
+        if one.near and _may_be_alike(one):
             groups.setdefault(id(one.errors), []).append(place)
     told = list(results)
     if len(groups) < 2:  # nobody to be like
@@ -91,6 +98,12 @@ def read_together(results: Sequence[RehearsedShares]) -> list[RehearsedShares]:
         for place in places:
             told[place] = replace(results[place], shares=own, errors=results[place].errors * factor)
     return told
+
+
+def _may_be_alike(result: RehearsedShares) -> bool:
+    """Whether clients that draw so many samples from the same population come out alike."""
+    samples, classes = float(result.counts.sum(1).double().mean()), result.counts.shape[1]
+    return 1 / (1 + samples) < HYPOTHESES.alike_below(classes)
 
 
 def _posterior(results: Sequence[RehearsedShares]) -> tuple[Tensor, Tensor]:
@@ -107,15 +120,17 @@ def _posterior(results: Sequence[RehearsedShares]) -> tuple[Tensor, Tensor]:
     usual = rareness(classes) ** 2
     errors = usual * torch.stack([(one.doubt * one.errors).square().mean(0) for one in results])
     away = read.measured - even
+    below = HYPOTHESES.alike_below(classes)
     cases = [(between, noise) for between in HYPOTHESES.between for noise in HYPOTHESES.noise]
     looks = [_Case(between * room, noise * read.noise, one_class, away) for between, noise in cases]
     logs = torch.stack([look.log_likelihoods() for look in looks])  # (cases, evenness)
-    logs = (1 - even) * logs + torch.tensor([_log_prior(*case, usual) for case in cases])[:, None]  # shares add up to 1
+    prior = torch.tensor([_log_prior(*case, usual, below) for case in cases])
+    logs = (1 - even) * logs + prior[:, None]  # shares add up to 1
     weights = (logs - logs.max()).exp()
     weights = weights / weights.sum()
     mean, square = torch.zeros_like(shares), torch.zeros_like(shares)
     for (between, _), look, weight in zip(cases, looks, weights, strict=True):
-        if between < HYPOTHESES.alike_below:
+        if between < below:
             found, found_square = look.moments(weight)
             mean += weight.sum() * even + found
             square += weight.sum() * even**2 + 2 * even * found + found_square
@@ -126,10 +141,9 @@ def _posterior(results: Sequence[RehearsedShares]) -> tuple[Tensor, Tensor]:
     return positive(mean), (variance / errors.clamp_min(1e-30)).clamp_min(HYPOTHESES.unseen).sqrt()
 
 
-def _log_prior(between: float, noise: float, usual: float) -> float:
-    below = sum(one < HYPOTHESES.alike_below for one in HYPOTHESES.between)
-    alike = between < HYPOTHESES.alike_below
-    chance = HYPOTHESES.alike / below if alike else (1 - HYPOTHESES.alike) / (len(HYPOTHESES.between) - below)
+def _log_prior(between: float, noise: float, usual: float, below: float) -> float:
+    alike = sum(one < below for one in HYPOTHESES.between)
+    chance = HYPOTHESES.alike / alike if between < below else (1 - HYPOTHESES.alike) / (len(HYPOTHESES.between) - alike)
     return math.log(chance) - 0.5 * (math.log(noise / usual) / HYPOTHESES.doubt_of_noise) ** 2
 
 
