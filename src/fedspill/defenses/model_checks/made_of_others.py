@@ -14,7 +14,6 @@ from torch import Tensor
 
 MANY, FOR_EACH = 1024, 4  # inputs at least, and for each unit: fewer fit whom units fire for by chance
 _RIDGE = 2.5e-4  # of the inputs: units that fire alike have one fit
-_NOTHING = 1e-4  # of the samples: less that is left is the ridge
 
 
 def inputs_for(units: int) -> int:
@@ -26,7 +25,8 @@ def made_of_others(fires: Tensor, more: Tensor, needed: float) -> Tensor:
     """(units,) whether fewer than `needed` samples tell whom a unit fires for from what others make up.
 
     fires (samples, units) are zeros and ones, and so are those of other inputs, more (inputs, units). What is left of
-    a unit, r, has (sum r^2)^2 / sum r^4 samples, and none if others make up all of it.
+    a unit, r, has (sum r^2)^2 / sum r^4 samples. It also has few where, by all inputs, what so many samples leave is
+    worth less than one of them: many units that miss others by a little each fit a part of what is left.
     """
     samples = len(fires)
     every = torch.cat([fires, more])
@@ -35,5 +35,5 @@ def made_of_others(fires: Tensor, more: Tensor, needed: float) -> Tensor:
     fit.diagonal().add_(_RIDGE * len(every))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(fit))
     left = (every[:samples] @ inverse).div_(inverse.diagonal()).square_()
-    size = left.sum(0)
-    return (size < _NOTHING * samples) | (size.square() < needed * left.square_().sum(0))
+    few = left.sum(0).square_() < needed * left.square_().sum(0)
+    return few | (inverse.diagonal() * len(every) > samples)  # its inverse is the sum of r^2 over all inputs
