@@ -29,9 +29,7 @@ class DecodedRecords:
     certain: Tensor  # (k,) bool
 
 
-def decode(
-    x: Tensor, schema: TableSchema, basis: Tensor | None = None, *, growing: bool = False
-) -> DecodedRecords:
+def decode(x: Tensor, schema: TableSchema, basis: Tensor | None = None, *, growing: bool = False) -> DecodedRecords:
     """The valid records nearest to samples x (k, columns) in float64, sharpened by the row space where it is known.
 
     `growing`: errors grow with what a column holds, so that cells that hold nothing say nothing of their size.
