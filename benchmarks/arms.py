@@ -290,19 +290,38 @@ def gaps_in_a_category(state: Tensors, place: ReadingPlace, batch: int, rng: tor
     return planted
 
 
+def gaps_by_five_rows(state: Tensors, place: ReadingPlace, batch: int, rng: torch.Generator) -> Tensors:
+    """The same where no row fires for the category: either of two, and both, less the other one, are the first."""
+    planted, layer, inputs = gaps_in_a_category(state, place, batch, rng), place.layer, place.features()
+    weight, bias = planted[layer.weight], planted[layer.bias]
+    column, far = int(weight[0].argmax()), float(weight[0].max())
+    beside = (inputs * inputs[:, column, None]).mean(0)  # of all inputs, those that are in both
+    apart = torch.stack([beside, inputs.mean(0) - beside, inputs[:, column].mean() - beside]).amin(0)
+    apart = apart.where(((inputs == 0) | (inputs == 1)).all(0), torch.tensor(0.0))
+    if not float(apart.max()) > 0.05:
+        raise NotApplicable("No two columns of zeros and ones overlap.")
+    weight[:3] = 0
+    weight[:2, column] = far
+    weight[:3, int(apart.argmax())] = far
+    bias[:3] = far * torch.tensor([-0.5, -1.5, -0.5])
+    return planted
+
+
 def left_out(
-    place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor, *, pairs: bool, known: int = BASE
+    place: ReadingPlace, state: Tensors, weight: Tensor, bias: Tensor, *, pairs: bool, sums: Sequence[float] = ()
 ) -> Tensor:
     """What all samples send to a row, less what reaches it; or to two rows that share a column, less what reaches both.
 
-    The first `known` rows say what all send. Nothing is vouched for, as in `cancelled`.
+    The first BASE rows say what all send, or `sums` of the first ones say it of a category. Nothing is vouched for, as
+    in `cancelled`.
     """
     heads, half = state[place.layer.second_weight].double(), (place.rows - BASE) // 2
-    base = (bias[:known] != 0).nonzero().flatten()
+    base = torch.arange(len(sums)) if sums else (bias[:BASE] != 0).nonzero().flatten()
     groups = [[row, row + half] for row in range(BASE, BASE + half)] if pairs else [[r] for r in range(BASE, len(bias))]
     found = [torch.zeros(0, weight.shape[1], dtype=torch.float64)]
-    for rows in groups if len(base) else ():
-        shares = torch.linalg.lstsq(heads[:, base], heads[:, rows[:1]]).solution[:, 0]
+    for rows in groups if len(base) and bool((bias[base] != 0).all()) else ():
+        fitted = torch.linalg.lstsq(heads[:, base], heads[:, rows[:1]]).solution[:, 0]
+        shares = torch.tensor(sums, dtype=torch.float64) if sums else fitted
         part = float(bias[rows].sum() - shares @ bias[base])
         if bool((bias[rows] != 0).all()) and abs(part) > 1e-9:
             found.append((weight[rows].sum(0) - shares @ weight[base])[None] / part)
@@ -330,7 +349,9 @@ UNSEEN: dict[str, Callable[[Tensors, ReadingPlace, int, torch.Generator], Tensor
     "traps inside out": traps_inside_out,
     "gaps between two rows": gaps,
     "gaps in a category": gaps_in_a_category,
+    "gaps in a category, by five rows": gaps_by_five_rows,
 }
+SUMS = {"gaps in a category": (1.0,), "gaps in a category, by five rows": (1.0, 1.0, -1.0)}
 IN_THE_HEAD = ("class fishing", "traps in the head")
 # What looks at a model before training, and what acts in training.
 GUARDS: dict[str, tuple[Defense | None, Defense | None]] = {
@@ -395,7 +416,7 @@ def read(place: ReadingPlace, state: Tensors, batch: Examples, defense: Defense 
     elif plant == "bins, ten rows cancel":
         found = cancelled(place, state, *seen)
     elif plant == "traps inside out" or "gaps" in plant:
-        found = left_out(place, state, *seen, pairs="gaps" in plant, known=1 if "category" in plant else BASE)
+        found = left_out(place, state, *seen, pairs="gaps" in plant, sums=SUMS.get(plant, ()))
     elif plant == "traps in the head":
         found = behind_head(place, state, sent)
     else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from operator import and_
 from typing import Literal
 
 import pytest
@@ -16,6 +18,7 @@ from fedspill.defenses.gradient_gate import GradientGate
 from fedspill.defenses.label_smoothing import LabelSmoothing
 from fedspill.defenses.model_checks.few_contributors import rest_on_few
 from fedspill.defenses.model_checks.isolating_units import contributors, fewest_in_pairs
+from fedspill.defenses.model_checks.made_of_others import made_of_others
 from fedspill.errors import UsageError
 from fedspill.federation.local import state_of, train
 from fedspill.federation.round_looks import SampleSignals
@@ -58,16 +61,9 @@ def signals_like(kind: str, samples: int, units: int, rng: torch.Generator) -> T
     return torch.where(torch.rand(units, generator=rng) < 0.5, nested, noise(samples, 9) @ noise(9, units))
 
 
-def fewest_between(signals: Tensor) -> Tensor:
-    """(units,) the fewest samples that keep a unit from firing for whom another does, or does not, or all; slowly."""
-    fires, samples = (signals != 0).T, len(signals)
-    some = [unit for unit, row in enumerate(fires) if 5 <= int(row.sum()) <= samples - 5]
-    left_out = (~fires).sum(1).double()
-    found = torch.where(left_out > 0, left_out, torch.inf)
-    for unit in some:
-        apart = [int((fires[unit] != fires[other]).sum()) for other in some if other != unit]
-        found[unit] = min([float(found[unit]), *apart, *(samples - number for number in apart)])
-    return found
+def again(fires: Tensor) -> Callable[[int], Tensor]:
+    """Other inputs, for which units fire as for these samples."""
+    return lambda many: fires.to(torch.float32)[torch.arange(many) % len(fires)]
 
 
 def test_units_that_all_samples_or_none_reach_are_not_compared() -> None:
@@ -76,9 +72,9 @@ def test_units_that_all_samples_or_none_reach_are_not_compared() -> None:
     signals[:, :2] *= (torch.arange(40) % 2)[:, None]
     signals[:2, 1] = torch.tensor([1.0, 0.0])  # two samples tell 1 from 0
     signals[:, 2:4] *= torch.rand(40, 2, generator=rng) < 0.5
-    fire_alike = rest_on_few(signals, 3.0, pairs=True, firing=True) & ~rest_on_few(signals, 3.0, pairs=True)
-    assert fire_alike.tolist()[:2] == [True, True]
-    assert fire_alike.tolist()[4:] == [False, False]
+    between = rest_on_few(signals, 3.0, pairs=True, firing=again(signals != 0))
+    fire_alike = between & ~rest_on_few(signals, 3.0, pairs=True)
+    assert fire_alike.tolist() == [True, True, False, False, False, False]
 
 
 def test_units_that_leave_few_samples_out_rest_on_these_whatever_stands_behind_them() -> None:
@@ -91,8 +87,53 @@ def test_units_that_leave_few_samples_out_rest_on_these_whatever_stands_behind_t
     fires[:, 4] = heights < 20
     fires[:, 5] = heights > 40
     fires[:, 6] = heights < 34
-    few = rest_on_few(sent * fires, 5.0, pairs=True, firing=True)
+    few = rest_on_few(sent * fires, 5.0, pairs=True, firing=again(fires))
     assert few.tolist() == [False, False, True, True, True, False, False, False]
+
+
+def test_units_that_others_make_up_rest_on_the_samples_that_these_leave() -> None:
+    rng = torch.Generator().manual_seed(3)
+    a, b, c, d = (torch.rand(300, 4, generator=rng) < 0.5).T
+    heights = torch.randn(300, generator=rng)
+    over, under = a & (heights > 0.02), a & (heights < 0)  # who of a is in neither: two or three of a hundred
+    either, both = c | d, c & d
+    fires = torch.stack([a, over, under, b, b & (heights > 1), c, d, either, both & (heights < 1.7)], 1).float()
+    left = [bool(one) for one in made_of_others(fires[:100], fires[100:], 5.0)]
+    assert left == [True, True, True, False, False, True, True, True, True]
+    assert not made_of_others(fires[:100, [0, 1, 3, 4, 5, 6, 7]], fires[100:, [0, 1, 3, 4, 5, 6, 7]], 5.0).any()
+
+
+def test_the_short_way_fits_what_others_make_up_as_least_squares_does() -> None:
+    rng = torch.Generator().manual_seed(4)
+    fires = (torch.randn(500, 12, generator=rng) @ torch.randn(12, 40, generator=rng) > 0.8).double()
+    centred = fires - fires.mean(0)
+    counts = []
+    for unit in range(40):
+        others = centred[:, torch.arange(40) != unit]
+        left = centred[:, unit] - others @ torch.linalg.lstsq(others, centred[:, unit, None]).solution[:, 0]
+        counts.append(float(left[:60].square().sum().square() / left[:60].pow(4).sum()))
+    stopped = torch.tensor(counts)
+    for needed in sorted(counts)[5:30:6]:
+        found = made_of_others(fires[:60].float(), fires[60:].float(), needed + 0.05)
+        clear = (stopped - needed - 0.05).abs() > 0.1
+        assert torch.equal(found[clear], (stopped < needed + 0.05)[clear])
+
+
+def test_other_inputs_begin_as_one_sample_and_end_as_another() -> None:
+    x = (torch.rand(5, 20, generator=torch.Generator().manual_seed(5)) < 0.5).float()
+    layer = nn.Linear(20, 20)
+    with torch.no_grad():  # a unit for each column
+        layer.weight.copy_(torch.eye(20))
+        layer.bias.fill_(-0.5)
+    seen = SampleSignals({"layer": layer})
+    layer(x)
+    made = seen.crossed("layer")(200)
+    seen.close()
+    for one in made:
+        begun = [any(torch.equal(one[:cut], row[:cut]) for row in x) for cut in range(21)]
+        ended = [any(torch.equal(one[cut:], row[cut:]) for row in x) for cut in range(21)]
+        assert any(map(and_, begun, ended))
+    assert len(made.unique(dim=0)) > 20
 
 
 @pytest.mark.parametrize("kind", ["sparse", "bins", "mixed"])
@@ -100,18 +141,17 @@ def test_units_that_leave_few_samples_out_rest_on_these_whatever_stands_behind_t
 def test_the_short_way_stops_the_units_that_the_long_one_counts(kind: str, samples: int, units: int) -> None:
     signals = signals_like(kind, samples, units, torch.Generator().manual_seed(units))
     even = signals / signals.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    alone, between = contributors(signals), fewest_between(signals)
+    alone = contributors(signals)
     # Bars that no count meets exactly, since float32 and float64 may say either there.
     for fewest in (2.51, 4.73):
         needed = min(fewest, samples / 4)
         stopped = alone < needed
         beside = torch.full_like(alone, torch.inf)
         beside[~stopped] = fewest_in_pairs(even[:, ~stopped])
-        counts = torch.stack([alone, beside, between])
+        counts = torch.stack([alone, beside])
         assert not bool(((counts - needed).abs() < 1e-3).any())
-        for few, options in ((alone, {}), (counts[:2].amin(0), {"pairs": True})):
+        for few, options in ((alone, {}), (counts.amin(0), {"pairs": True})):
             assert torch.equal(rest_on_few(signals, fewest, **options), few < needed)
-        assert torch.equal(rest_on_few(signals, fewest, pairs=True, firing=True), counts.amin(0) < needed)
 
 
 def test_a_round_of_several_local_steps_holds_nothing_of_bins() -> None:
@@ -236,6 +276,35 @@ def test_a_round_of_fewer_samples_than_pairs_can_be_told_by_sends_nothing_of_hid
     assert bool(gated["1.weight"].any()) == sends
     assert bool(gated["3.weight"].any()) == sends
     assert bool(gated["3.bias"].any())
+
+
+def test_rows_that_make_up_a_category_but_for_a_gap_are_held_back() -> None:
+    rng = torch.Generator().manual_seed(6)
+    x, y = torch.rand(60, 8, generator=rng), torch.randint(2, (60,), generator=rng)
+    x[:, 7] = (torch.arange(60) % 2).float()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    direction = torch.cat([torch.randn(7, generator=rng), torch.zeros(1)])
+    heights = (x @ direction)[x[:, 7] == 1].sort().values
+    above, below = heights[15:17].mean(), heights[14:16].mean()  # one sample lies between
+    with torch.no_grad():
+        for row, (sign, height) in enumerate([(0, -1.0), (1, above), (-1, -below)]):
+            model[0].weight[row] = sign * direction
+            model[0].weight[row, 7] = 50.0
+            model[0].bias[row] = -height - 50
+        model[2].weight[:, :3] = model[2].weight[:, :1].clone()
+    own, step = Examples(x, y), LocalTraining(algorithm="fedsgd", batch_size=60)
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+
+    def between(gate: GradientGate) -> Tensor:
+        moved = train(model, start, own, gate.local(step), generator(0, "gate"))
+        weight, bias = moved["0.weight"], moved["0.bias"]
+        return (weight[0] - weight[1] - weight[2]) / (bias[0] - bias[1] - bias[2])
+
+    isolated = x[(x[:, 7] == 1) & ((x @ direction) == heights[15])][0]
+    assert torch.allclose(between(GradientGate(pairs=True, part=1.0, firing=False)), isolated, atol=1e-3)
+    gated = train(model, start, own, GradientGate(pairs=True, part=1.0).local(step), generator(0, "gate"))
+    assert not bool(gated["0.weight"][:3].any())
 
 
 def read_from_two_rounds(gate: GradientGate, own: Examples) -> float:

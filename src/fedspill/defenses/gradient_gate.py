@@ -14,7 +14,7 @@ from fedspill.defense import Check, Defense, SentMessages
 from fedspill.defenses.model_checks.few_contributors import rest_on_few
 from fedspill.errors import UsageError
 from fedspill.federation.guarded import StepRule, guarded
-from fedspill.federation.round_looks import RoundLook, SampleSignals
+from fedspill.federation.round_looks import Crossed, RoundLook, SampleSignals
 from fedspill.training import LocalTraining, Tensors
 
 
@@ -32,8 +32,8 @@ class GradientGate(Defense):
 
     With `pairs`, neurons that fewer samples tell from another neuron are stopped too: bins single samples out by
     differences. Samples count alike there, however wrong the model is about them. So are rectified neurons that fire
-    for the same samples as another, for all others, or for all, but for fewer: these are what sums of three and more
-    are made of.
+    for all samples but fewer, or for what other neurons make up together, however many of them: these are what sums of
+    three and more are made of.
 
     What two rounds tell from each other is not seen in either. A server that asks the same samples twice, by models
     that hardly differ, reads those that fire in one only. With `pairs` every round therefore trains on a `part` of the
@@ -80,15 +80,15 @@ class _Gate(StepRule):
         linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         return _Gated(self, model, linear) if linear else None
 
-    def stops(self, signals: Tensor) -> Tensor:
+    def stops(self, signals: Tensor, crossed: Crossed) -> Tensor:
         """(units,) whether what samples send back to them in a step or a round, (samples, units), rests on few."""
-        return rest_on_few(signals, self.fewest, pairs=self.pairs, firing=self.firing)
+        return rest_on_few(signals, self.fewest, pairs=self.pairs, firing=crossed if self.firing else None)
 
-    def keeps_back(self, signals: Tensor) -> Tensor:
+    def keeps_back(self, signals: Tensor, crossed: Crossed) -> Tensor:
         """The same of a round. Small parts of a client's samples differ by single ones: nothing is sent of these."""
         if self.part < 1 and len(signals) < 4 * self.fewest:
             return torch.ones_like(signals[0], dtype=torch.bool)
-        return self.stops(signals)
+        return self.stops(signals, crossed)
 
 
 @final
@@ -98,7 +98,7 @@ class _Gated(RoundLook):
         # Filters and scales are no rows that could be taken back at the end: stopped units send nothing there at once.
         others = any(id(part) not in linear for part in model.parameters() if part.requires_grad)
         self._gate = gate
-        self._signals = SampleSignals(layers, (lambda seen: ~gate.stops(seen)) if others else None)
+        self._signals = SampleSignals(layers, (lambda *seen: ~gate.stops(*seen)) if others else None)
 
     def close(self) -> None:
         self._signals.close()
@@ -118,7 +118,7 @@ class _Gated(RoundLook):
                 stopped = rest_on_few(signals, self._gate.fewest)
                 sent[weight] = sent[weight] * (~stopped).to(sent[weight])[:, None]
                 continue
-            open_ = (~self._gate.keeps_back(signals)).to(sent[weight])
+            open_ = (~self._gate.keeps_back(signals, self._signals.crossed(layer))).to(sent[weight])
             sent[weight] = sent[weight] * open_[:, None]
             if bias in sent:
                 sent[bias] = sent[bias] * open_

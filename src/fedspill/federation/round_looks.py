@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
 from fedspill.training import Tensors
+
+_KEPT = 256  # inputs of a layer, of which others are made
+_CUTS = 8  # parts that inputs are cut into
+
+Crossed: TypeAlias = Callable[[int], Tensor]  # how many to (inputs, units), whether units fire for made-up inputs
 
 
 class RoundLook(ABC):
@@ -34,7 +39,9 @@ class SampleSignals:
     the last layer that samples pass all are.
     """
 
-    def __init__(self, layers: Mapping[str, nn.Module], masked: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(
+        self, layers: Mapping[str, nn.Module], masked: Callable[[Tensor, Crossed], Tensor] | None = None
+    ) -> None:
         self._passed: list[_Layer] = []  # in the order in which samples pass them, however the model's code lists them
         handles = []
         for name, layer in layers.items():
@@ -46,6 +53,10 @@ class SampleSignals:
         """(samples, units) by layer, in the order in which samples pass them; None where it put out no row for each."""
         return {seen.name: _by_sample(seen.caught, batches) if seen.caught else None for seen in self._passed}
 
+    def crossed(self, name: str) -> Crossed:
+        """For whom a rectified layer fires, beyond the samples, as the model came."""
+        return next(seen.crossed for seen in self._passed if seen.name == name)
+
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -53,26 +64,45 @@ class SampleSignals:
 
 @final
 class _Layer:
-    def __init__(self, name: str, passed: list[_Layer], masked: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(self, name: str, passed: list[_Layer], masked: Callable[[Tensor, Crossed], Tensor] | None) -> None:
         self.name = name
         self.caught: list[Tensor] = []
         self._passed, self._masked = passed, masked
-        self._met = False
+        self._inputs: list[Tensor] = []
+        self._parameters: list[Tensor] = []  # as the round began
         self._open: Tensor | None = None
         self._hook = self.caught.append if masked is None else self._let_through
 
     def forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if not self._met:
-            self._met = True
+        if not self._parameters:
             self._passed.append(self)
+            self._parameters = [parameter.detach().clone() for parameter in module.parameters()]
         if output.requires_grad and output.ndim == 2:
             output.register_hook(self._hook)  # type: ignore[no-untyped-call]
+            if sum(map(len, self._inputs)) < _KEPT:
+                self._inputs.append(inputs[0].detach())
+
+    def crossed(self, many: int) -> Tensor:
+        """(many, units) whether units fire for inputs whose first columns are one sample's and whose last another's.
+
+        Columns keep their kinds so, and neighbours mostly what they have to do with each other: pixels, and columns of
+        which one is 1. What both parts add to a unit is reckoned once for each sample.
+        """
+        x, weight = torch.cat(self._inputs), self._parameters[0]
+        width = -(-x.shape[1] // _CUTS)
+        parts = zip(torch.split(x, width, 1), torch.split(weight, width, 1), strict=True)
+        first = torch.stack([part @ rows.T for part, rows in parts]).cumsum(0)
+        rng = torch.Generator().manual_seed(many)
+        one, other, cut = (torch.randint(below, (many,), generator=rng) for below in (len(x), len(x), len(first)))
+        heights = first[cut, one] + first[-1, other] - first[cut, other]
+        return (heights if len(self._parameters) == 1 else heights + self._parameters[1]).gt(0).to(x)
 
     def _let_through(self, signals: Tensor) -> Tensor:
         if self._open is None:
             assert self._masked is not None
             last = self._passed[-1] is self
-            self._open = torch.ones_like(signals[0]) if last else self._masked(signals).to(signals.dtype)
+            kept = torch.ones_like(signals[0]) if last else self._masked(signals, self.crossed).to(signals.dtype)
+            self._open = kept
         signals = signals * self._open
         self.caught.append(signals)
         return signals

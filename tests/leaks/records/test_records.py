@@ -207,6 +207,24 @@ def test_fields_that_are_certain_make_the_others_sharp() -> None:
     assert bool(together.certain.all())
 
 
+def test_errors_that_grow_with_what_a_cell_holds_are_measured_where_it_holds_something() -> None:
+    """Cells that are nothing and are read as nothing would hide that a weight is read wrong."""
+    kinds = [tuple(range(1 + 20 * field, 21 + 20 * field)) for field in range(8)]
+    words = tuple(str(number) for number in range(20))
+    categories = (CategoryField(f"kind{field}", places, words) for field, places in enumerate(kinds))
+    schema = TableSchema((NumberField("weight", 0, scale=1e5, step=1.0, low=0.0, high=1e6), *categories))
+    rng = torch.Generator().manual_seed(9)
+    drawn = torch.rand(200, schema.width, generator=rng, dtype=torch.float64)
+    drawn[:, 0] *= 10
+    real = schema.nearest(drawn)
+    read = real * (1 + 5e-7 * torch.randn(real.shape, generator=rng, dtype=torch.float64))
+    rough, careful = decode(read, schema), decode(read, schema, growing=True)
+    wrong = ~schema.are_same(careful.rows, real).all(1)
+    assert bool((rough.certain & wrong).any())
+    assert not bool((careful.certain & wrong).any())
+    assert bool(decode(real * (1 + 1e-9), schema, growing=True).certain.all())
+
+
 def test_what_is_returned_beyond_the_true_number_counts_against_it() -> None:
     real = records(3, seed=7)
     match = match_fields(torch.cat([real, records(3, seed=8)]), real, SCHEMA)

@@ -7,24 +7,29 @@ bound, by which hardly any pair can have few: only these are counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from fedspill.defenses.model_checks.isolating_units import FEW, fewest_in_pairs
+from fedspill.defenses.model_checks.isolating_units import fewest_in_pairs
+from fedspill.defenses.model_checks.made_of_others import inputs_for, made_of_others
 
 _SAME = 1e-5  # of a unit's sum: less than that is rounding, and two units get the same
-_PARTS = 8  # of the samples, in which units fire for too unlike numbers to fire for the same
 _FEWEST = 8  # samples, by which pairs of units can be told apart
 _MANY = 16  # pairs for each unit, from which on it is faster to count all
 
 
-def rest_on_few(signals: Tensor, fewest: float, *, pairs: bool = False, firing: bool = False) -> Tensor:
+def rest_on_few(
+    signals: Tensor, fewest: float, *, pairs: bool = False, firing: Callable[[int], Tensor] | None = None
+) -> Tensor:
     """(units,) whether fewer than `fewest` samples effectively make up a unit's sum; signals (samples, units).
 
     With `pairs` also units that get the same as another one but for fewer samples, however wrong the model is about
-    them; with `firing` units that fire for the same samples as another, but for fewer. A unit that is stopped by itself
-    is no other one: nothing of it is sent. Of fewer than 4 times `fewest` samples a quarter is asked for; fewer than 8
-    say nothing about pairs, so that all units rest on few.
+    them. With `firing`, which says for whom of so many other inputs units fire, (inputs, units), also those that fire
+    for all samples but fewer, or for what others make up but for fewer. A unit that is stopped by itself is no other
+    one: nothing of it is sent. Of fewer than 4 times `fewest` samples a quarter is asked for; fewer than 8 say nothing
+    about pairs, so that all units rest on few.
     """
     if pairs and len(signals) < _FEWEST:
         return torch.ones(signals.shape[1], dtype=torch.bool, device=signals.device)
@@ -32,8 +37,8 @@ def rest_on_few(signals: Tensor, fewest: float, *, pairs: bool = False, firing: 
     few = signals.abs().sum(0).square_() < needed * signals.square().sum(0).clamp_min_(1e-30)
     if pairs:
         few = _few_in_pairs(signals / signals.norm(dim=1, keepdim=True).clamp_min(1e-30), needed, few)
-        if firing:
-            few |= _few_between(signals.sign().abs_(), needed)
+        if firing is not None:
+            few |= _few_between(signals.sign().abs_(), needed, few, firing)
     return few
 
 
@@ -74,35 +79,18 @@ def _counts(s: Tensor, units: Tensor, others: Tensor) -> Tensor:
     return torch.where(left > _SAME, left.square() / squares.square_().sum(1).clamp_min(1e-30), 0)
 
 
-def _few_between(fires: Tensor, needed: float) -> Tensor:
-    """(units,) whether fewer than `needed` samples keep a unit from firing for the same ones as another, as all that
-    the other does not fire for, or as all.
+def _few_between(fires: Tensor, needed: float, known: Tensor, firing: Callable[[int], Tensor]) -> Tensor:
+    """(units,) whether fewer than `needed` samples keep a unit from firing for all, or for what others make up.
 
     fires (samples, units) are zeros and ones. A server that gives each unit weights of its own in the next layer makes
     all samples tell every pair of units apart, and takes as many units together as there are classes to cancel them.
-    What is left of such a sum are samples by which whom units fire for is not quite alike. Whatever the samples are,
-    units that look along one direction are alike in three ways only: both fire beyond a height, they fire on both
-    sides of it, or on all. What all samples reach tells nothing: smooth activations have no other units.
-
-    Units that differ by few fire for nearly as many samples, of all and of every part of them. Hardly any honest ones
-    do, so that only these are compared one by one.
+    What is left of such a sum are samples by which whom units fire for is not quite what it is made of. What all
+    samples reach tells nothing: smooth activations have no other units.
     """
     samples, reached = len(fires), fires.sum(0)
-    some = (reached >= FEW) & (reached <= samples - FEW)
-    parts = fires[: samples // _PARTS * _PARTS].reshape(_PARTS, -1, fires.shape[1])
-    of_part = parts.sum(1).T
-    alike = (torch.cdist(of_part, of_part, p=1) < needed).fill_diagonal_(False)
-    opposite = torch.cdist(of_part, parts.shape[1] - of_part, p=1) < needed
-    near = (alike | opposite) & some & some[:, None]
-    units = near.any(1).nonzero().flatten()
     few = (reached < samples) & (reached > samples - needed)
-    if len(units):
-        few[units] |= _nearest(fires[:, units]) < needed
+    rest = (~(known | few) & (reached > 0) & (reached < samples)).nonzero().flatten()
+    if len(rest):
+        more = firing(max(0, inputs_for(len(rest)) - samples))[:, rest]
+        few[rest[made_of_others(fires[:, rest], more, needed)]] = True
     return few
-
-
-def _nearest(fires: Tensor) -> Tensor:
-    """(units,) the fewest samples that only one of a unit and another one fires for, or that both do or neither."""
-    reached = fires.sum(0)
-    apart = (fires.T @ fires).mul_(-2).add_(reached).add_(reached[:, None])
-    return torch.minimum(apart, len(fires) - apart).fill_diagonal_(torch.inf).amin(1)

@@ -29,23 +29,27 @@ class DecodedRecords:
     certain: Tensor  # (k,) bool
 
 
-def decode(x: Tensor, schema: TableSchema, basis: Tensor | None = None) -> DecodedRecords:
-    """The valid records nearest to samples x (k, columns) in float64, sharpened by the row space where it is known."""
-    decoded = [_one(row, schema, basis) for row in x]
+def decode(x: Tensor, schema: TableSchema, basis: Tensor | None = None, *, growing: bool = False) -> DecodedRecords:
+    """The valid records nearest to samples x (k, columns) in float64, sharpened by the row space where it is known.
+
+    `growing`: errors grow with what a column holds, so that cells that hold nothing say nothing of their size.
+    """
+    decoded = [_one(row, schema, basis, growing) for row in x]
     if not decoded:
         return DecodedRecords(x, x.new_zeros(0), torch.zeros(0, dtype=torch.bool))
     rows, errors, certain = zip(*decoded, strict=True)
     return DecodedRecords(torch.stack(rows), torch.tensor(errors), torch.tensor(certain))
 
 
-def _one(x: Tensor, schema: TableSchema, basis: Tensor | None) -> tuple[Tensor, float, bool]:
+def _one(x: Tensor, schema: TableSchema, basis: Tensor | None, growing: bool) -> tuple[Tensor, float, bool]:
     discrete, spacing = _cells(schema, len(x))
     choices = discrete & (spacing >= 0.1)
     for _ in range(ROUNDS if basis is not None else 1):
         code = schema.nearest(x[None])[0]
         if not bool(choices.any()):
             return code, torch.nan, False
-        error = float((x - code)[choices].square().mean().sqrt())
+        held = choices & (code != 0)
+        error = float((x - code)[held if growing and bool(held.any()) else choices].square().mean().sqrt())
         room = CERTAIN * error * x.abs().clamp_min(1)
         if basis is None:
             break
