@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedspill.attack import Attack
 from fedspill.leaks.labels import labels as labels_file
-from fedspill.leaks.labels.counts import each_update, lattice, posterior, readings
+from fedspill.leaks.labels.counts import each_update, lattice, major_classes, posterior, readings
 from fedspill.leaks.labels.counts.constants import COUNTS
 from fedspill.leaks.labels.counts.span_counts import SpanCounts, _Own
 from fedspill.leaks.labels.counts.span_reader import SpanReader
@@ -122,6 +122,10 @@ def _by_push(bias: Tensor, major: Tensor, left: Tensor, *rest: Any) -> Tensor:
     return lattice.by_push(bias, major, left)
 
 
+def _no_samples_that_led(whole: Callable[..., Any], found: lattice.Lattice, *rest: Any) -> Any:
+    return whole(dataclasses.replace(found, amounts=found.amounts.clamp_min(COUNTS.negative + 0.01)), *rest)
+
+
 ALONE: dict[str, Part] = {
     "reading: measured": no_reading("measured"),
     "reading: lattice": no_reading("lattice"),
@@ -141,6 +145,9 @@ ALONE: dict[str, Part] = {
     "leak in turns": constants(leak_turns=1),
     "lattice: violent drift": constants(violent_cost=math.inf),
     "lattice: path and field": (Swap(lattice, "shared", _by_push),),
+    "lattice: field": (Swap(major_classes, "by_field", _by_push),),
+    "lattice: path": (Swap(major_classes, "by_path", _by_push),),
+    "lattice: classes that led": (Swap(lattice, "_major", partial(_no_samples_that_led, lattice._major)),),
     "lattice: stands out": (Swap(lattice.Lattice, "stands_out", lambda self: torch.ones(len(self.score)).bool()),),
 }
 WIRE: dict[str, Part] = ALONE | {
