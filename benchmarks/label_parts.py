@@ -299,17 +299,18 @@ def spans_kept() -> Iterator[None]:
 def zoo_cell(kind: str, name: str, stage: str, asked: argparse.Namespace) -> Any:
     made = label_zoo.federation(name, stage, asked.seed, asked.data_dir, asked.rounds, even=asked.even)
     if kind == "wire":
-        parts = that_matter(WIRE, int(made.trace.protocol["classes"]))
+        parts = that_matter(WIRE, int(made.trace.protocol["classes"]), asked)
         return measured(ByUpdate(), made.trace, lambda: made.trace.view(EAVESDROPPER, knowledge={}), parts, asked.seed)
     seen = partial(made.trace.view, CURIOUS_SERVER, knowledge=made.knowledge)
     if kind == "believed":
         return measured(Labels(), made.trace, seen, BELIEVED, asked.seed)
     with without(_REHEARSED_ALONE):  # else the choice of what is believed would hide what a part of rehearsal earns
-        return measured(Labels(), made.trace, seen, WHOLE, asked.seed)
+        return measured(Labels(), made.trace, seen, that_matter(WHOLE, COUNTS.lattice_classes, asked), asked.seed)
 
 
-def that_matter(parts: Mapping[str, Part], classes: int) -> Mapping[str, Part]:
-    """Lattices are read of many classes only, two classes all together."""
+def that_matter(parts: Mapping[str, Part], classes: int, asked: argparse.Namespace) -> Mapping[str, Part]:
+    """Lattices are read of many classes only, two classes all together. Of these what was asked for."""
+    parts = {name: part for name, part in parts.items() if any(word in name for word in asked.parts)}
     if classes == 2:
         return {name: part for name, part in parts.items() if name.startswith(OF_TWO) and "lattice" not in name}
     return {name: part for name, part in parts.items() if classes >= COUNTS.lattice_classes or "lattice" not in name}
@@ -319,7 +320,7 @@ def grid_cell(kind: str, cell: label_grid.Cell, asked: argparse.Namespace) -> An
     seeds = label_grid.Seeds.of(asked.seed, None)
     made = label_grid.federation(cell, asked.data_dir, asked.store, asked.batches, seeds)
     seen = partial(made.trace.view, CURIOUS_SERVER, knowledge={} if kind == "blind" else made.knowledge)
-    parts = that_matter(PARTS[kind], int(made.trace.protocol["classes"]))
+    parts = that_matter(PARTS[kind], int(made.trace.protocol["classes"]), asked)
     of_spans = {name: part for name, part in parts.items() if name.startswith("spans")}
     others = {name: part for name, part in parts.items() if name not in of_spans}
     with spans_kept():
@@ -357,6 +358,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("label-grid-networks"))
     parser.add_argument("--seed", type=int, help="default: the development seed of the zoo or the grid")
     parser.add_argument("--only", nargs="*", help="habitats, or names of grid cells, none for the table alone")
+    parser.add_argument("--parts", nargs="*", default=[""], help="parts whose name contains one of these")
     parser.add_argument("--stages", default="fresh,early,late")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=10)

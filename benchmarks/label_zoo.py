@@ -475,9 +475,9 @@ def federation(
         model(data.train.x[:4])
     model = warmed_up(habitat, model, shares, STAGES[stage] ** 3 * habitat.passes, seed)
     training = habitat.training
-    smallest = {len(own) % training.batch_size for own in shares.clients}
-    if 1 in smallest and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
-        training = replace(training, batch_size=training.batch_size + 1)  # batch norm cannot train on one sample
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        while any(len(own) % training.batch_size == 1 for own in shares.clients):
+            training = replace(training, batch_size=training.batch_size + 1)  # batch norm cannot train on one sample
     head = last_linear(model, data.train.x[:2])
     protocol = {
         "classes": classes,
