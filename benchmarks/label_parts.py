@@ -144,9 +144,8 @@ ALONE: dict[str, Part] = {
     "leak spread": constants(leak_spread=1.0),
     "leak in turns": constants(leak_turns=1),
     "lattice: violent drift": constants(violent_cost=math.inf),
-    "lattice: path and field": (Swap(lattice, "shared", _by_push),),
+    "lattice: field in a slow drift": (Swap(major_classes, "calmness", lambda time, steps: torch.zeros(len(time), 1)),),
     "lattice: field": (Swap(major_classes, "by_field", _by_push),),
-    "lattice: path": (Swap(major_classes, "by_path", _by_push),),
     "lattice: classes that led": (Swap(lattice, "_major", partial(_no_samples_that_led, lattice._major)),),
     "lattice: stands out": (Swap(lattice.Lattice, "stands_out", lambda self: torch.ones(len(self.score)).bool()),),
 }
