@@ -33,7 +33,7 @@ from fedspill.attack import Attack
 from fedspill.leaks.labels import labels as labels_file
 from fedspill.leaks.labels.counts import each_update, lattice, major_classes, posterior, readings
 from fedspill.leaks.labels.counts.constants import COUNTS
-from fedspill.leaks.labels.counts.span_counts import SpanCounts, _Own
+from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
 from fedspill.leaks.labels.counts.trial import Tried
 from fedspill.leaks.labels.ebi import ebi_counts
@@ -131,17 +131,10 @@ ALONE: dict[str, Part] = {
     "reading: lattice": no_reading("lattice"),
     "priors: skewed": priors(lambda name: not name.startswith("skewed")),
     "priors: sparse": priors(lambda name: not name.startswith("sparse")),
-    "priors: two of four skewed, one of four sparse": priors(
-        lambda name: name in ("even", "skewed 0.3", "skewed 4", "sparse 0.2 2")
-    ),
-    "priors: odds of even": constants(even_odds=0.0),
     "decision: tails": (Swap(readings, "decide", posterior.rounded_means),),
     "decision: means": (Swap(readings, "decide", posterior.best_tails),),
     "noise: four levels": constants(noises=(0.02,)),
     "clients of a round decide together": constants(one_voice=0.0),
-    "odd classes": constants(odd_share=1e-9),
-    "leak of odd classes": constants(odd_leak=1.0),
-    "leak spread": constants(leak_spread=1.0),
     "leak in turns": constants(leak_turns=1),
     "lattice: violent drift": constants(violent_cost=math.inf),
     "lattice: field in a slow drift": (Swap(major_classes, "calmness", lambda time, steps: torch.zeros(len(time), 1)),),
@@ -165,7 +158,6 @@ WIRE: dict[str, Part] = ALONE | {
 DATA: dict[str, Part] = ALONE | {
     "reading: bayes": no_reading("bayes"),
     "spans": (Swap(SpanReader, "read", _nothing_spanned),),
-    "spans: each class's own regression": (Swap(_Own, "fitted", staticmethod(lambda standard, errors: None)),),
     "spans: unlike": constants(span_unlike=math.inf),
     "spans: half of the rehearsals": constants(span_rehearsals=60),
 }
