@@ -53,9 +53,9 @@ def test_a_short_last_step_is_not_taken_for_another_composition() -> None:
     bias = sent(0.5)
     schedules = [Schedule(SAMPLES, 32)] * (len(SHARES) - 1) + [Schedule(33, 32)]
     bias[-1] = torch.tensor([-0.7, 0.7])  # beyond what any composition gives in the mean of full steps
-    answers = [None] * len(SHARES)
-    ragged = read_two_classes(bias, schedules, [0] * len(SHARES), answers, range(len(SHARES)), plain=True)
-    as_if_full = read_two_classes(bias, [*schedules[:-1], Schedule(64, 32)], [0] * len(SHARES), answers, range(len(SHARES)), plain=True)
+    rest = [0] * len(SHARES), [None] * len(SHARES), range(len(SHARES))
+    ragged = read_two_classes(bias, schedules, *rest, plain=True)
+    as_if_full = read_two_classes(bias, [*schedules[:-1], Schedule(64, 32)], *rest, plain=True)
     real = (SHARES * SAMPLES).round()[:-1]
     off, off_full = ((one.counts[:-1, 1] - real).abs().sum() for one in (ragged, as_if_full))
     assert float(off) < float(off_full)

@@ -62,10 +62,9 @@ class CountConstants:
 
     # What is stated (readings.py)
     stated: float = 0.9  # probability of the interval of a count; convention
-    between_doubt: float = 0.5  # relative, of the mean of two readings' counts; measured on the zoo without data
-    ebi_doubt: float = 0.5  # relative, of counts in proportion to what is negative; measured
-    between_spread: float = 0.25  # of the same mean, for intervals of counts; `label_zoo.py --wire --seed 77`
-    ebi_spread: float = 0.35  # of the latter; the same
+    rough_doubt: float = 0.5  # relative, of counts in proportion to what is negative, or mixed with such; measured
+    between_spread: float = 0.25  # of mixed ones, for intervals of counts; `label_zoo.py --wire --seed 77`
+    ebi_spread: float = 0.35  # of the others; the same
     modelled_sure_power: float = 1.5  # where a model of the samples is assumed, single counts are less sure; measured
 
     # Spans of hidden layers (span_counts.py, span_rehearsal.py, span_reader.py)

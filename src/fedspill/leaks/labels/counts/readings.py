@@ -181,7 +181,7 @@ class UnknownHardness(CountReading):
         if seen.steps.number == 1:
             return WeighedCounts(best, best, evidence)
         guess = _between_readings(seen)
-        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.between_doubt))
+        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.rough_doubt))
         return WeighedCounts(sharp, doubtful, evidence, _spread(guess, seen.steps.samples, COUNTS.between_spread))
 
 
@@ -194,7 +194,7 @@ class NegativeShares(CountReading):
 
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         guess = _negative_shares(seen)
-        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.ebi_doubt))
+        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.rough_doubt))
         spread = _spread(guess, seen.steps.samples, COUNTS.ebi_spread)
         return WeighedCounts(sharp, doubtful, doubtful.evidence, spread)
 

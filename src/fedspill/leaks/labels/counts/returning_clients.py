@@ -60,7 +60,7 @@ def trust(shares: Tensor, senders: Sequence[Hashable]) -> float | None:
 
 
 def chance(values: Tensor, rounds: Sequence[Hashable], clients: Sequence[Hashable]) -> float:
-    """The standard deviation of a client's values (origins,) over its rounds; what a round moves for all is not counted.
+    """The standard deviation of a client's values (origins,) over its rounds, but for what a round moves for all.
 
     As in an analysis of variance of two ways. 0 where too few come back.
     """

@@ -10,8 +10,8 @@ and g are. But all clients of a round were handed the same model: their b lie be
 the second class, and a, where none is. A prior over how unlike clients are makes a posterior of that, and the model's
 answer to the mean features of a client (update_alone.py) is one more observation, of a + (1 - g) s.
 
-Clients may also be alike. Then what lies between their b is chance, and so are the answers, since where pushes cancel no
-mean of features is left. Clients that come back say how much of either is chance: what their rounds say differently.
+Clients may also be alike. Then what lies between their b is chance, and so are the answers, since where pushes cancel
+no mean of features is left. Clients that come back say how much of either is chance: what their rounds say differently.
 """
 
 from __future__ import annotations
