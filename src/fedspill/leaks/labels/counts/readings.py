@@ -285,13 +285,13 @@ class ReadCounts:
     @staticmethod
     def joined(parts: Sequence[ReadCounts]) -> ReadCounts:
         """One after the other."""
-        tensors = (torch.cat([getattr(part, name) for part in parts]) for name in _OF_EACH)
-        return ReadCounts(*tensors, tuple(route for part in parts for route in part.routes))
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _OF_EACH}
+        return replace(parts[0], **tensors, routes=tuple(route for part in parts for route in part.routes))
 
     def rows(self, places: Tensor) -> ReadCounts:
         """Some of the origins."""
-        tensors = (getattr(self, name)[places] for name in _OF_EACH)
-        return ReadCounts(*tensors, tuple(self.routes[place] for place in places.tolist()))
+        tensors = {name: getattr(self, name)[places] for name in _OF_EACH}
+        return replace(self, **tensors, routes=tuple(self.routes[place] for place in places.tolist()))
 
 
 _OF_EACH = ("counts", "sure", "expected", "low", "high")
