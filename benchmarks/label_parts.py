@@ -31,9 +31,9 @@ from torch import Tensor
 
 from fedspill.attack import Attack
 from fedspill.leaks.labels import labels as labels_file
-from fedspill.leaks.labels.counts import each_update, lattice, posterior, readings
+from fedspill.leaks.labels.counts import each_update, lattice, major_classes, posterior, readings
 from fedspill.leaks.labels.counts.constants import COUNTS
-from fedspill.leaks.labels.counts.span_counts import SpanCounts, _Own
+from fedspill.leaks.labels.counts.span_counts import SpanCounts
 from fedspill.leaks.labels.counts.span_reader import SpanReader
 from fedspill.leaks.labels.counts.trial import Tried
 from fedspill.leaks.labels.ebi import ebi_counts
@@ -122,25 +122,24 @@ def _by_push(bias: Tensor, major: Tensor, left: Tensor, *rest: Any) -> Tensor:
     return lattice.by_push(bias, major, left)
 
 
+def _no_samples_that_led(whole: Callable[..., Any], found: lattice.Lattice, *rest: Any) -> Any:
+    return whole(dataclasses.replace(found, amounts=found.amounts.clamp_min(COUNTS.negative + 0.01)), *rest)
+
+
 ALONE: dict[str, Part] = {
     "reading: measured": no_reading("measured"),
     "reading: lattice": no_reading("lattice"),
     "priors: skewed": priors(lambda name: not name.startswith("skewed")),
     "priors: sparse": priors(lambda name: not name.startswith("sparse")),
-    "priors: two of four skewed, one of four sparse": priors(
-        lambda name: name in ("even", "skewed 0.3", "skewed 4", "sparse 0.2 2")
-    ),
-    "priors: odds of even": constants(even_odds=0.0),
     "decision: tails": (Swap(readings, "decide", posterior.rounded_means),),
     "decision: means": (Swap(readings, "decide", posterior.best_tails),),
     "noise: four levels": constants(noises=(0.02,)),
     "clients of a round decide together": constants(one_voice=0.0),
-    "odd classes": constants(odd_share=1e-9),
-    "leak of odd classes": constants(odd_leak=1.0),
-    "leak spread": constants(leak_spread=1.0),
     "leak in turns": constants(leak_turns=1),
     "lattice: violent drift": constants(violent_cost=math.inf),
-    "lattice: path and field": (Swap(lattice, "shared", _by_push),),
+    "lattice: field in a slow drift": (Swap(major_classes, "calmness", lambda time, steps: torch.zeros(len(time), 1)),),
+    "lattice: field": (Swap(major_classes, "by_field", _by_push),),
+    "lattice: classes that led": (Swap(lattice, "_major", partial(_no_samples_that_led, lattice._major)),),
     "lattice: stands out": (Swap(lattice.Lattice, "stands_out", lambda self: torch.ones(len(self.score)).bool()),),
 }
 WIRE: dict[str, Part] = ALONE | {
@@ -159,7 +158,6 @@ WIRE: dict[str, Part] = ALONE | {
 DATA: dict[str, Part] = ALONE | {
     "reading: bayes": no_reading("bayes"),
     "spans": (Swap(SpanReader, "read", _nothing_spanned),),
-    "spans: each class's own regression": (Swap(_Own, "fitted", staticmethod(lambda standard, errors: None)),),
     "spans: unlike": constants(span_unlike=math.inf),
     "spans: half of the rehearsals": constants(span_rehearsals=60),
 }
@@ -292,17 +290,18 @@ def spans_kept() -> Iterator[None]:
 def zoo_cell(kind: str, name: str, stage: str, asked: argparse.Namespace) -> Any:
     made = label_zoo.federation(name, stage, asked.seed, asked.data_dir, asked.rounds, even=asked.even)
     if kind == "wire":
-        parts = that_matter(WIRE, int(made.trace.protocol["classes"]))
+        parts = that_matter(WIRE, int(made.trace.protocol["classes"]), asked)
         return measured(ByUpdate(), made.trace, lambda: made.trace.view(EAVESDROPPER, knowledge={}), parts, asked.seed)
     seen = partial(made.trace.view, CURIOUS_SERVER, knowledge=made.knowledge)
     if kind == "believed":
         return measured(Labels(), made.trace, seen, BELIEVED, asked.seed)
     with without(_REHEARSED_ALONE):  # else the choice of what is believed would hide what a part of rehearsal earns
-        return measured(Labels(), made.trace, seen, WHOLE, asked.seed)
+        return measured(Labels(), made.trace, seen, that_matter(WHOLE, COUNTS.lattice_classes, asked), asked.seed)
 
 
-def that_matter(parts: Mapping[str, Part], classes: int) -> Mapping[str, Part]:
-    """Lattices are read of many classes only, two classes all together."""
+def that_matter(parts: Mapping[str, Part], classes: int, asked: argparse.Namespace) -> Mapping[str, Part]:
+    """Lattices are read of many classes only, two classes all together. Of these what was asked for."""
+    parts = {name: part for name, part in parts.items() if any(word in name for word in asked.parts)}
     if classes == 2:
         return {name: part for name, part in parts.items() if name.startswith(OF_TWO) and "lattice" not in name}
     return {name: part for name, part in parts.items() if classes >= COUNTS.lattice_classes or "lattice" not in name}
@@ -312,7 +311,7 @@ def grid_cell(kind: str, cell: label_grid.Cell, asked: argparse.Namespace) -> An
     seeds = label_grid.Seeds.of(asked.seed, None)
     made = label_grid.federation(cell, asked.data_dir, asked.store, asked.batches, seeds)
     seen = partial(made.trace.view, CURIOUS_SERVER, knowledge={} if kind == "blind" else made.knowledge)
-    parts = that_matter(PARTS[kind], int(made.trace.protocol["classes"]))
+    parts = that_matter(PARTS[kind], int(made.trace.protocol["classes"]), asked)
     of_spans = {name: part for name, part in parts.items() if name.startswith("spans")}
     others = {name: part for name, part in parts.items() if name not in of_spans}
     with spans_kept():
@@ -350,6 +349,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("label-grid-networks"))
     parser.add_argument("--seed", type=int, help="default: the development seed of the zoo or the grid")
     parser.add_argument("--only", nargs="*", help="habitats, or names of grid cells, none for the table alone")
+    parser.add_argument("--parts", nargs="*", default=[""], help="parts whose name contains one of these")
     parser.add_argument("--stages", default="fresh,early,late")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=10)

@@ -10,7 +10,8 @@ cell that is in the output already is not run again. With `--wire` the adversary
 data. With `--composition-only` labels are left out. With `--limit` a reader is tried besides whose labelled samples are
 those of all clients, which no adversary has: what it gets wrong is what updates do not say; and for compositions one
 that has the test set's samples too, which nobody trained on. With `--few` the cells are
-others: two to five classes, of which one may be rare. With `--even` clients are alike, which is easily misread.
+others: two to five classes, of which one may be rare. With `--even` clients are alike, which is easily misread. With
+`--shuffled` a run that is stopped early has cells that nobody chose.
 """
 
 from __future__ import annotations
@@ -474,9 +475,9 @@ def federation(
         model(data.train.x[:4])
     model = warmed_up(habitat, model, shares, STAGES[stage] ** 3 * habitat.passes, seed)
     training = habitat.training
-    smallest = {len(own) % training.batch_size for own in shares.clients}
-    if 1 in smallest and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
-        training = replace(training, batch_size=training.batch_size + 1)  # batch norm cannot train on one sample
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        while any(len(own) % training.batch_size == 1 for own in shares.clients):
+            training = replace(training, batch_size=training.batch_size + 1)  # batch norm cannot train on one sample
     head = last_linear(model, data.train.x[:2])
     protocol = {
         "classes": classes,
@@ -662,6 +663,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=HELD_OUT)
     parser.add_argument("--only", nargs="*", help="habitats")
     parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--shuffled", action="store_true", help="cells in an order that the seed draws")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--no-composition", action="store_true")
     parser.add_argument("--composition-only", action="store_true", help="no labels: Decaf, ours, even shares")
@@ -678,32 +680,30 @@ def main() -> None:
     torch.set_num_threads(1)
     outcomes = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
     done = {(outcome["cell"], outcome["seed"]) for outcome in outcomes}
-    for name in habitats:
-        for stage in stages:
-            if (_cell(name, stage, even=arguments.even), arguments.seed) in done:
-                continue
-            if arguments.composition_only:
-                outcome = run_composition(
-                    name, stage, arguments.seed, arguments.data_dir, rounds=arguments.rounds, limit=arguments.limit
-                )
-                outcomes.append(outcome)
-                print(composition_line(outcome), flush=True)
-                arguments.out.write_text(json.dumps(outcomes))
-                continue
+    cells = [(name, stage) for name in habitats for stage in stages]
+    if arguments.shuffled:
+        cells = [cells[place] for place in torch.randperm(len(cells), generator=generator(arguments.seed, "zoo order"))]
+    for name, stage in cells:
+        if (_cell(name, stage, even=arguments.even), arguments.seed) in done:
+            continue
+        common = {"rounds": arguments.rounds, "limit": arguments.limit}
+        if arguments.composition_only:
+            outcome = run_composition(name, stage, arguments.seed, arguments.data_dir, **common)
+            print(composition_line(outcome), flush=True)
+        else:
             outcome = run_cell(
                 name,
                 stage,
                 arguments.seed,
                 arguments.data_dir,
                 composition=not arguments.no_composition,
-                rounds=arguments.rounds,
                 wire=arguments.wire,
-                limit=arguments.limit,
                 even=arguments.even,
+                **common,
             )
-            outcomes.append(outcome)
             print(line(outcome), flush=True)
-            arguments.out.write_text(json.dumps(outcomes))
+        outcomes.append(outcome)
+        arguments.out.write_text(json.dumps(outcomes))
     print(json.dumps((composition_summary if arguments.composition_only else summary)(outcomes), indent=2))
 
 

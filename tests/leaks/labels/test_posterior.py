@@ -51,7 +51,7 @@ def test_marginals_are_close_to_those_of_brute_force(seed: int) -> None:
     classes, samples = 5, 8
     _, grid = table_of(classes, samples, seed)
     table = -0.3 * (grid.counts - 3 * torch.rand(1, classes, 1, generator=rng(seed), dtype=torch.float64)).square()
-    found = posterior(table, grid, samples, torch.arange(9) == 0)  # the even prior alone: multinomial
+    found = posterior(table, grid, samples, torch.arange(4) == 0)  # the even prior alone: multinomial
     exact = torch.zeros(classes, samples + 1, dtype=torch.float64)
     for counts in itertools.product(range(samples + 1), repeat=classes):
         if sum(counts) == samples:

@@ -3,7 +3,7 @@
 import torch
 
 from fedspill.leaks.labels.counts.readings import ReadCounts
-from fedspill.leaks.labels.counts.returning_clients import read_together, trust, weight_of_first
+from fedspill.leaks.labels.counts.returning_clients import chance, read_together, trust, weight_of_first
 from fedspill.observe.drawn_clients import counts_of_shares
 
 CLIENTS, ROUNDS, CLASSES = 6, 4, 5
@@ -34,6 +34,16 @@ def test_where_nobody_comes_back_both_count_alike() -> None:
     once = [f"client:{number}" for number in range(CLIENTS)]
     assert trust(held(), once) is None
     assert weight_of_first(held(), held().flip(0), once) == 0.5
+
+
+def test_chance_is_what_differs_from_round_to_round_and_not_what_all_or_one_client_do() -> None:
+    rng = torch.Generator().manual_seed(4)
+    clients, rounds = torch.arange(60).repeat(ROUNDS), torch.arange(ROUNDS).repeat_interleave(60)
+    noise = 0.1 * torch.randn(60 * ROUNDS, generator=rng, dtype=torch.float64)
+    own, common = 3.0 * torch.randn(60, generator=rng).double(), 5.0 * torch.randn(ROUNDS, generator=rng).double()
+    found = chance(noise + own[clients] + common[rounds], rounds.tolist(), clients.tolist())
+    assert abs(found - 0.1) < 0.015
+    assert chance(noise, rounds.tolist(), range(len(noise))) == 0.0  # nobody comes back
 
 
 SAMPLES = 200

@@ -17,7 +17,6 @@ class CountConstants:
     # The posterior over counts that add up (posterior.py)
     newton_steps: int = 8  # to the tilt at which the counts add up; convention
     least_variance: float = 0.05  # of a sum of counts, in samples squared, below which it is taken as known; convention
-    even_odds: float = 3.0  # log-odds of i.i.d. labels before any one uneven prior; measured
     floor: float = -80.0  # log-likelihoods further below the best are taken as equally impossible; convention
     most_points: int = 160  # counts that are weighed for a class; convention
     many_each: int = 5  # samples a class from which means are decided by, not tails; measured
@@ -29,12 +28,6 @@ class CountConstants:
     # A model that tells classes apart (factorised_bayes.py)
     leak_nodes: int = 8  # quantiles of what other classes' samples take away; convention
     leak_turns: int = 3  # posterior and leak in turns; convention
-    odd_share: float = 0.1  # of the classes, which are unlike the auxiliary samples; measured
-    odd_doubt: float = 1.0  # how far off their hardness is, relative; measured
-    odd_leak: float = 4.0  # and how much more their leak varies; measured
-    leak_spread: float = (
-        1.8  # variance of the leak over that of independent samples, which resemble each other; measured
-    )
     jitter: float = 0.05  # samples: rounding of float32 updates and what the model leaves out; measured
     trained: float = 0.05  # own probability above chance from which labelled samples set a weight's scale; convention
 
@@ -69,22 +62,15 @@ class CountConstants:
 
     # What is stated (readings.py)
     stated: float = 0.9  # probability of the interval of a count; convention
-    between_doubt: float = 0.5  # relative, of the mean of two readings' counts; measured on the zoo without data
-    ebi_doubt: float = 0.5  # relative, of counts in proportion to what is negative; measured
-    between_spread: float = 0.25  # of the same mean, for intervals of counts; `label_zoo.py --wire --seed 77`
-    ebi_spread: float = 0.35  # of the latter; the same
+    rough_doubt: float = 0.5  # relative, of counts in proportion to what is negative, or mixed with such; measured
+    between_spread: float = 0.25  # of mixed ones, for intervals of counts; `label_zoo.py --wire --seed 77`
+    ebi_spread: float = 0.35  # of the others; the same
     modelled_sure_power: float = 1.5  # where a model of the samples is assumed, single counts are less sure; measured
 
     # Spans of hidden layers (span_counts.py, span_rehearsal.py, span_reader.py)
     span_rehearsals: int = 120  # batches made of auxiliary samples; more hardly help; measured
     span_folds: int = 5  # of these; convention
-    span_ridge: float = 10.0  # of the regression for all classes; measured
-    span_own_ridges: tuple[float, ...] = (
-        3.0,
-        30.0,
-        300.0,
-        3_000.0,
-    )  # of each class's own, the best is kept; convention
+    span_ridge: float = 10.0  # of the regression; measured
     span_unlike: float = 5.0  # standard deviations beyond which an update is unlike the rehearsals; convention
     span_least_r2: float = 0.05  # on rehearsals unseen, below which nothing was learnt; convention
     span_largest: float = 0.7  # of a class's samples that a rehearsed batch takes, the others are looked at; convention

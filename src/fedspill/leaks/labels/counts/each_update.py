@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -61,13 +61,14 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
     wire = KnownDefenses.known_to(view)
     bias = None if layer.bias is None else _plain_steps(layer, layer.bias, optimizer, view)
     plain = optimizer.name == "sgd" and _has_plain_head(view) and (bias is None or _adds_up(layer, bias))
-    if layer.classes == 2 and probe is None and wire is None:
-        each = _two_classes(view, layer, bias, messages, plain=plain)
-    else:
-        each = _by_evidence(view, layer, bias, messages, probe, spans, wire, optimizer, plain=plain)
+    clients: list[Hashable] = list(layer.of)
     if wire is None and _are_same_samples(view, messages.values()):
         clients = [(origin.sender, int(n)) for origin, n in zip(layer.of, layer.samples, strict=True)]
-        each = read_together(each, layer.samples, clients)
+    if layer.classes == 2 and probe is None and wire is None:
+        each = _two_classes(view, layer, bias, messages, clients, plain=plain)
+    else:
+        each = _by_evidence(view, layer, bias, messages, probe, spans, wire, optimizer, plain=plain)
+    each = read_together(each, layer.samples, clients)
     routes = list(each.routes)
     notes = [*layer.notes, *_notes(routes, optimizer, no_bias=bias is None)]
     notes += [] if wire is None else [f"the defense is known and reckoned with: {wire.words()}"]
@@ -78,13 +79,19 @@ def read_each_update(view: View, rng: torch.Generator) -> LabelCounts:
 
 
 def _two_classes(
-    view: View, layer: LastLayerGradients, bias: Tensor | None, messages: dict[Origin, Message], *, plain: bool
+    view: View,
+    layer: LastLayerGradients,
+    bias: Tensor | None,
+    messages: dict[Origin, Message],
+    clients: Sequence[Hashable],
+    *,
+    plain: bool,
 ) -> ReadCounts:
-    """Of all origins, where there are two classes and no data."""
+    """Of all origins, where there are two classes and no data; equal `clients` hold the same samples."""
     answers = [_by_itself(view, [messages[origin]]) for origin in layer.of]
     rounds = [origin.round for origin in layer.of]
     seen = layer.weight_sums if bias is None else bias  # features are mostly of one sign
-    return read_two_classes(seen, layer.schedules, rounds, answers, plain=plain and bias is not None)
+    return read_two_classes(seen, layer.schedules, rounds, answers, clients, plain=plain and bias is not None)
 
 
 def _by_evidence(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -70,15 +70,12 @@ def bayes_counts(
     witness: what else is known, the log-likelihood of counts (origins, classes, points).
     """
     counts = first_guess.double()
-    odd = replace(model, doubt=model.doubt + (COUNTS.odd_doubt * model.mean).square())
     found: Posterior | None = None
     likely: Tensor | None = None
     for turn in range(COUNTS.leak_turns):
         leak, variance = leakage(counts, model)
         grid = _grid(pushed, leak, variance, model, samples)
-        as_known = push_table(pushed, leak, variance, model, grid) + math.log(1 - COUNTS.odd_share)
-        otherwise = push_table(pushed, leak, COUNTS.odd_leak * variance, odd, grid) + math.log(COUNTS.odd_share)
-        table = torch.logaddexp(as_known, otherwise)
+        table = push_table(pushed, leak, variance, model, grid)
         found = posterior(table if witness is None else table + witness(grid.counts), grid, samples, likely)
         counts = found.mean if turn == 0 else 0.5 * (counts + found.mean)
         likely = (found.weights > 0.01).any(0)
@@ -90,9 +87,7 @@ def leakage(counts: Tensor, model: Hardness) -> tuple[Tensor, Tensor]:
     """Mean and variance (origins, classes) of the probability that other classes' samples give each class."""
     square = model.spread + model.mean.square()
     mean = torch.einsum("oc,oci->oi", counts * model.mean, model.flow)
-    variance = torch.einsum(
-        "oc,oci->oi", COUNTS.leak_spread * (counts + counts.square() / model.samples) * square, model.flow
-    )
+    variance = torch.einsum("oc,oci->oi", (counts + counts.square() / model.samples) * square, model.flow)
     return mean + 1e-3, variance.maximum((0.3 * mean).square()) + 1e-4
 
 

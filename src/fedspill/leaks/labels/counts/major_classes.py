@@ -2,13 +2,12 @@
 
 Over the local steps a class receives beta = sum_t [p_t - q_t], with q_t its share of step t's labels, so that its count
 follows from the sum of its probability on the way. How much probability all major classes drew together is known: the
-lattice has the counts of the others. What is not known is how it was shared, and three readings of the way answer:
+lattice has the counts of the others. What is not known is how it was shared, and two readings of the way answer:
 
     push     as the counts themselves: amounts are proportional to -beta
-    path     logits go from the model before to the model after as (t / S)^g, with g from the known total
     field    logits follow the mean labels at a rate that makes up the known total; amounts and way in turns
 
-A slow drift is read by the path. A faster one is oscillation that no single reading describes: the mean of push and
+A slow drift is read by the field. A faster one is oscillation that no single reading describes: the mean of push and
 field as far as these agree, the push alone where they do not or where the model after has settled on one class.
 """
 
@@ -33,13 +32,12 @@ def shared(
     and end (origins, classes) mean probabilities before and after; time (origins,) the lattice's T.
     """
     push = by_push(bias, major, left)
-    path = by_path(bias, major, left, start, end, samples, steps)
     field = by_field(bias, major, left, start, samples, steps, push)
     apart = (push - field).abs().sum(1, keepdim=True) / (2 * left.clamp_min(1))
     agreed = (-(apart / COUNTS.agreement).square()).exp() * (end.amax(1, keepdim=True) < COUNTS.settled)
     mixed = agreed * (push + field) / 2 + (1 - agreed) * push
     calm = calmness(time, steps)
-    return calm * path + (1 - calm) * mixed
+    return calm * field + (1 - calm) * mixed
 
 
 def calmness(time: Tensor, steps: int) -> Tensor:
@@ -49,22 +47,6 @@ def calmness(time: Tensor, steps: int) -> Tensor:
 
 def by_push(bias: Tensor, major: Tensor, left: Tensor) -> Tensor:
     return _summing((-bias).clamp_min(0), major, left)
-
-
-def by_path(bias: Tensor, major: Tensor, left: Tensor, start: Tensor, end: Tensor, samples: int, steps: int) -> Tensor:
-    points = min(steps, COUNTS.way_points)
-    place = torch.arange(points, dtype=torch.float64) / points
-    before = start.clamp_min(_TINY).log()
-    moved = end.clamp_min(_TINY).log() - before
-
-    def drawn(power: Tensor) -> Tensor:
-        way = place.pow(power.exp()[:, None])  # (origins, points)
-        logits = before[:, None] + way[..., None] * moved[:, None]
-        return logits.softmax(2).mean(1) * steps * major
-
-    total = _total(bias, major, left, samples, steps)
-    power = _solved(lambda power: drawn(-power), total, -3.0, 3.0)  # a later move draws less
-    return _amounts(drawn(-power), total, bias, major, left, samples, steps)
 
 
 def by_field(

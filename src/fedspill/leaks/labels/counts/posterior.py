@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fedspill.leaks.labels.counts.constants import COUNTS
 
-EVEN = "even"
-_RATHER_EVEN = (EVEN, "skewed 1", "skewed 4")
+_RATHER_EVEN = ("even", "skewed 4")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +99,7 @@ def posterior(
     total = torch.zeros_like(table)
     for index in range(len(priors.names)) if likely is None else likely.nonzero().flatten().tolist():
         marginals, found = _summing_to(table + priors.tables[index][where], grid.counts, samples)
-        evidence[:, index] = found - priors.normalisers[index] + priors.odds[index]
+        evidence[:, index] = found - priors.normalisers[index]
         # Kept as a running mixture: no more than one table at a time.
         highest = torch.maximum(best, evidence[:, index])
         total = total * (best - highest).exp()[:, None, None]
@@ -128,7 +127,6 @@ class _Priors:
     names: tuple[str, ...]
     tables: Tensor  # (priors, samples + 1) log-probabilities of one class's count
     normalisers: Tensor  # (priors,) log-probability that the classes' counts add up to the samples
-    odds: Tensor  # (priors,) log prior odds
 
 
 @lru_cache(maxsize=16)
@@ -138,21 +136,19 @@ def _priors(classes: int, samples: int, favoured: bool = False) -> _Priors:
         more, laws = favoured_priors(classes, samples)
         names, tables = names + more, torch.cat([tables, laws])
     normalisers = torch.stack([_normaliser(table, classes, samples) for table in tables])
-    # One even prior stands against many uneven ones, and a client that draws at random is the commonest of all.
-    odds = torch.tensor([COUNTS.even_odds if name == EVEN else 0.0 for name in names], dtype=torch.float64)
-    return _Priors(names, tables, normalisers, odds)
+    return _Priors(names, tables, normalisers)
 
 
 def count_priors(classes: int, samples: int) -> tuple[tuple[str, ...], Tensor]:
     """Names, and log-probabilities (priors, samples + 1) of one class's count.
 
-    Even: i.i.d. labels over all classes. Skewed: negative binomial of four dispersions. Sparse: most classes absent,
-    the others by a power law.
+    Even: i.i.d. labels over all classes. Skewed: negative binomial of two dispersions. Sparse: most classes absent, the
+    others by a power law.
     """
     k = torch.arange(samples + 1, dtype=torch.float64)
     mean = torch.tensor(samples / classes, dtype=torch.float64)
-    names, tables = [EVEN], [k * mean.log() - mean - torch.lgamma(k + 1)]
-    for dispersion in (0.1, 0.3, 1.0, 4.0):
+    names, tables = ["even"], [k * mean.log() - mean - torch.lgamma(k + 1)]
+    for dispersion in (0.3, 4.0):
         r = torch.tensor(dispersion, dtype=torch.float64)
         tables.append(
             torch.lgamma(k + r)
@@ -162,15 +158,11 @@ def count_priors(classes: int, samples: int) -> tuple[tuple[str, ...], Tensor]:
             + k * (mean / (r + mean)).log()
         )
         names.append(f"skewed {dispersion:g}")
-    for present in (0.2, 0.5):
-        for power in (1.0, 2.0):
-            law = k.clamp_min(1).pow(-power)
-            law[0] = 0
-            law = present * law / law.sum()
-            law[0] = 1 - present
-            tables.append(law.log())
-            names.append(f"sparse {present:g} {power:g}")
-    return tuple(names), torch.stack(tables)
+    law = k.clamp_min(1).pow(-2)
+    law[0] = 0
+    law = 0.2 * law / law.sum()
+    law[0] = 0.8
+    return (*names, "sparse"), torch.stack([*tables, law.log()])
 
 
 def favoured_priors(classes: int, samples: int) -> tuple[tuple[str, ...], Tensor]:

@@ -181,7 +181,7 @@ class UnknownHardness(CountReading):
         if seen.steps.number == 1:
             return WeighedCounts(best, best, evidence)
         guess = _between_readings(seen)
-        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.between_doubt))
+        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.rough_doubt))
         return WeighedCounts(sharp, doubtful, evidence, _spread(guess, seen.steps.samples, COUNTS.between_spread))
 
 
@@ -194,7 +194,7 @@ class NegativeShares(CountReading):
 
     def weigh(self, seen: ObservedLayers) -> WeighedCounts:
         guess = _negative_shares(seen)
-        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.ebi_doubt))
+        sharp, doubtful = (_around(guess, seen.steps.samples, doubt) for doubt in (0.0, COUNTS.rough_doubt))
         spread = _spread(guess, seen.steps.samples, COUNTS.ebi_spread)
         return WeighedCounts(sharp, doubtful, doubtful.evidence, spread)
 
@@ -283,29 +283,18 @@ class ReadCounts:
         return ReadCounts(counts, sure.pow(sure_power), expected, *bounds, (route,) * len(counts))
 
     @staticmethod
-    def chosen(parts: Sequence[ReadCounts], which: Tensor) -> ReadCounts:
-        """Of each origin what the part that `which` (origins,) names says."""
-        rows = torch.arange(len(which))
-        counts, sure, expected, low, high = (
-            torch.stack([getattr(part, name) for part in parts])[which, rows]
-            for name in ("counts", "sure", "expected", "low", "high")
-        )
-        routes = tuple(parts[index].routes[row] for row, index in enumerate(which.tolist()))
-        return ReadCounts(counts, sure, expected, low, high, routes)
-
-    @staticmethod
     def joined(parts: Sequence[ReadCounts]) -> ReadCounts:
         """One after the other."""
-        counts, sure, expected, low, high = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("counts", "sure", "expected", "low", "high")
-        )
-        return ReadCounts(counts, sure, expected, low, high, tuple(route for part in parts for route in part.routes))
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _OF_EACH}
+        return replace(parts[0], **tensors, routes=tuple(route for part in parts for route in part.routes))
 
     def rows(self, places: Tensor) -> ReadCounts:
         """Some of the origins."""
-        tensors = (self.counts, self.sure, self.expected, self.low, self.high)
-        counts, sure, expected, low, high = (tensor[places] for tensor in tensors)
-        return ReadCounts(counts, sure, expected, low, high, tuple(self.routes[place] for place in places.tolist()))
+        tensors = {name: getattr(self, name)[places] for name in _OF_EACH}
+        return replace(self, **tensors, routes=tuple(self.routes[place] for place in places.tolist()))
+
+
+_OF_EACH = ("counts", "sure", "expected", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,7 +315,8 @@ class ReadingsOf:
         places = {number: place for place, number in enumerate(dict.fromkeys(rounds))}
         place = torch.tensor([places[number] for number in rounds])
         sums = torch.zeros(len(limited), len(places), dtype=limited.dtype).index_add_(1, place, limited)
-        return ReadCounts.chosen(self.parts, (self.evidence + sums[:, place] - limited).argmax(0))
+        which = (self.evidence + sums[:, place] - limited).argmax(0)
+        return ReadCounts.joined(self.parts).rows(which * len(which) + torch.arange(len(which)))
 
     def each_alone(self) -> ReadCounts:
         """The same where every origin was trained from a model of its own."""

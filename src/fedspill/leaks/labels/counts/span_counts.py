@@ -1,16 +1,16 @@
 """Label counts from spans: the adversary rehearses batches of its own samples and learns what each count looks like.
 
 Every rehearsed batch, of even, skewed or favoured labels, gives the mean distance of the other auxiliary samples of
-each class from what it spans (spans.py). A regression over all classes together, and one of each class's own where
-rehearsals suffice, reads log(count + 2) off these distances; how well it does on rehearsals that it was not fitted on
-is the likelihood that the labels' posterior gets beside that of the last bias. An update unlike all rehearsals (drift,
-another optimizer, samples that repeat, a class larger than the auxiliary data can stand for) is left alone.
+each class from what it spans (observe/row_spaces.py). A regression over all classes together reads log(count + 2) off
+these distances; how well it does on rehearsals that it was not fitted on is the likelihood that the labels' posterior
+gets beside that of the last bias. An update unlike all rehearsals (drift, another optimizer, samples that repeat, a
+class larger than the auxiliary data can stand for) is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -54,21 +54,16 @@ class SpanCounts:
 def span_counts(rehearsed: SpanRehearsals, looks: Tensor) -> SpanCounts:
     """looks (origins, features, classes) of what was observed."""
     known = _scale(rehearsed.counts)
-    common = _Common.fitted(rehearsed.looks, known)
+    estimates = _Regression.fitted(rehearsed.looks, known)(looks)
     blind = _held_out(rehearsed.looks, known)  # (rehearsals, classes), each by a fit without it
-    estimates = common(looks)
-    own = _Own.fitted(common.standard(rehearsed.looks), known - blind)
-    if own is not None:
-        blind = blind + own.blind
-        estimates = estimates + own(common.standard(looks))
     learnt = 1 - float((blind - known).square().mean() / known.var())
     behaviour = (torch.full((len(looks),), value, dtype=torch.float64) for value in _behaviour(blind, known))
     return SpanCounts(estimates, _alike(rehearsed.looks, looks) & (learnt > COUNTS.span_least_r2), *behaviour)
 
 
 @dataclass(frozen=True, eq=False)
-class _Common:
-    """One regression for all classes: of a class's distances, against the mean over classes, and squares of these."""
+class _Regression:
+    """For all classes: of a class's distances, against the mean over classes, and squares of these."""
 
     middle: Tensor  # (features, classes)
     width: Tensor  # (features, classes)
@@ -76,20 +71,15 @@ class _Common:
     constant: float
 
     @staticmethod
-    def fitted(looks: Tensor, known: Tensor) -> _Common:
-        width = looks.std(0) + 1e-9
-        start = _Common(looks.mean(0), width, torch.zeros(0), float(known.mean()))
+    def fitted(looks: Tensor, known: Tensor) -> _Regression:
+        start = _Regression(looks.mean(0), looks.std(0) + 1e-9, torch.zeros(0), float(known.mean()))
         terms = start._terms(looks).flatten(0, 1)
-        return _Common(
-            start.middle, width, _ridge(terms, (known - start.constant).flatten(), COUNTS.span_ridge), start.constant
-        )
-
-    def standard(self, looks: Tensor) -> Tensor:
-        return (looks - self.middle) / self.width
+        gram = terms.T @ terms + COUNTS.span_ridge * torch.eye(terms.shape[1], dtype=terms.dtype)
+        return replace(start, weights=torch.linalg.solve(gram, terms.T @ (known - start.constant).flatten()))
 
     def _terms(self, looks: Tensor) -> Tensor:
         """(batches, classes, terms)"""
-        standard = self.standard(looks)
+        standard = (looks - self.middle) / self.width
         mean = standard.mean(2, keepdim=True).expand_as(standard)
         own = standard - mean
         return torch.cat([own, mean, own.square(), own * mean], 1).transpose(1, 2)
@@ -98,40 +88,11 @@ class _Common:
         return self._terms(looks) @ self.weights + self.constant
 
 
-@dataclass(frozen=True, eq=False)
-class _Own:
-    """What the distances of all classes say about each class's error of the common regression."""
-
-    weights: Tensor  # (features * classes, classes)
-    constant: Tensor  # (classes,)
-    blind: Tensor  # (rehearsals, classes) its correction of each rehearsal by a fit without it
-
-    @staticmethod
-    def fitted(standard: Tensor, errors: Tensor) -> _Own | None:
-        """None where rehearsals are too few for so many unknowns, or nothing is gained."""
-        flat = standard.flatten(1)
-        if flat.shape[1] > len(flat):
-            return None
-        centre = errors.mean(0)
-        best, least = None, 0.98 * float(errors.square().mean())
-        for ridge in COUNTS.span_own_ridges:
-            weights = _ridge(flat, errors - centre, ridge)
-            hat = torch.linalg.solve(_with_ridge(flat, ridge), flat.T)
-            leverage = (flat * hat.T).sum(1, keepdim=True)
-            left = (errors - centre - flat @ weights) / (1 - leverage)
-            if float(left.square().mean()) < least:
-                best, least = _Own(weights, centre, errors - left), float(left.square().mean())
-        return best
-
-    def __call__(self, standard: Tensor) -> Tensor:
-        return standard.flatten(1) @ self.weights + self.constant
-
-
 def _held_out(looks: Tensor, known: Tensor) -> Tensor:
     fold = torch.arange(len(looks)) % COUNTS.span_folds
     blind = torch.empty_like(known)
     for index in range(COUNTS.span_folds):
-        blind[fold == index] = _Common.fitted(looks[fold != index], known[fold != index])(looks[fold == index])
+        blind[fold == index] = _Regression.fitted(looks[fold != index], known[fold != index])(looks[fold == index])
     return blind
 
 
@@ -153,12 +114,3 @@ def _alike(rehearsed: Tensor, looks: Tensor) -> Tensor:
 def _scale(counts: Tensor) -> Tensor:
     """On which errors are about the same for small and large counts."""
     return (counts + 2).log()
-
-
-def _with_ridge(terms: Tensor, ridge: float) -> Tensor:
-    return terms.T @ terms + ridge * torch.eye(terms.shape[1], dtype=terms.dtype)
-
-
-def _ridge(terms: Tensor, known: Tensor, ridge: float) -> Tensor:
-    found: Tensor = torch.linalg.solve(_with_ridge(terms, ridge), terms.T @ known)
-    return found

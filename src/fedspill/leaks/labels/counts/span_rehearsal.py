@@ -41,13 +41,11 @@ class SpanStage:
         whole = torch.ones(len(self.labels), dtype=torch.bool)
         return self._by_class(torch.cat([one.logs for one in found]), whole), torch.tensor([one.noise for one in found])
 
-    def rehearse(
-        self, samples: int, noise: Sequence[float], rng: torch.Generator, number: int = COUNTS.span_rehearsals
-    ) -> SpanRehearsals:
+    def rehearse(self, samples: int, noise: Sequence[float], rng: torch.Generator) -> SpanRehearsals:
         """Batches of `samples` samples with even, skewed or favoured labels, behind noise of each layer's size."""
         looks, counts = [], []
         largest = self._largest()
-        for _ in range(number):
+        for _ in range(COUNTS.span_rehearsals):
             wanted = made_up_counts(samples, largest, rng)
             chosen = self._drawn(wanted, rng)
             others = torch.ones(len(self.labels), dtype=torch.bool)
