@@ -41,10 +41,10 @@ CERTAIN = 8.0  # standard errors of a number that its next value must be away
 
 @dataclass(frozen=True, eq=False)
 class AnnealedRecords:
-    """Valid records (k, columns), and which of them are vouched for in every field."""
+    """Valid records (k, columns), and which cells of them are certain."""
 
     rows: Tensor
-    certified: Tensor  # (k,) bool
+    cells: Tensor  # (k, columns) bool
 
 
 def annealed_records(
@@ -87,7 +87,7 @@ def annealed_records(
             found, distinct, idle = [*found, *[record] * times], torch.cat([distinct, record.row[None]]), 0
     if not found:
         raise CannotRecover("no choice of values is a record that both layers hold")
-    return AnnealedRecords(torch.stack([r.row for r in found]), torch.tensor([r.certain for r in found]))
+    return AnnealedRecords(torch.stack([r.row for r in found]), torch.stack([r.cells for r in found]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ def _annealed(condition: _Condition, choices: list[_Choices], x: Tensor, rng: to
 @dataclass(frozen=True, eq=False)
 class _Record:
     row: Tensor  # (columns,)
-    certain: bool  # whether every number of it stands far enough from its next values
+    cells: Tensor  # (columns,) bool: categories, and numbers that stand far enough from their next values
 
 
 def _solved(condition: _Condition, x: Tensor, schema: TableSchema) -> list[_Record]:
@@ -220,8 +220,10 @@ def _solved(condition: _Condition, x: Tensor, schema: TableSchema) -> list[_Reco
         row, errors = _numbers_solved(condition, best, columns)
         valid = schema.nearest(row[None])[0]
         if float(condition.missed(valid[None])) < ROOT**2:
-            far = [CERTAIN * float(error) < field.spacing() for field, error in zip(numbers, errors, strict=True)]
-            found.append(_Record(valid, all(far) and all(field.is_discrete for field in numbers)))
+            cells = torch.ones(len(valid), dtype=torch.bool)
+            for field, error in zip(numbers, errors, strict=True):
+                cells[field.column] = field.is_discrete and CERTAIN * float(error) < field.spacing()
+            found.append(_Record(valid, cells))
     return found
 
 

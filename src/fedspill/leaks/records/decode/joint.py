@@ -24,28 +24,32 @@ OCCURS = 1e-9  # of a direction in a cell: less, and no record of the batch has 
 
 @dataclass(frozen=True, eq=False)
 class DecodedRecords:
-    """Valid records (k, columns), how far the samples were from them, and whether every cell of them is certain."""
+    """Valid records (k, columns), and which cells of them are certain."""
 
     rows: Tensor
-    error: Tensor  # (k,) root mean square; NaN where no cell is on a grid
-    certain: Tensor  # (k,) bool
+    cells: Tensor  # (k, columns) bool
+
+    @property
+    def certain(self) -> Tensor:
+        """(k,) whether every cell of a record is certain."""
+        return self.cells.all(1)
 
 
 def decode(x: Tensor, schema: TableSchema, basis: Tensor | None = None) -> DecodedRecords:
     """The valid records nearest to samples x (k, columns) in float64, sharpened by the row space where it is known."""
     decoded = [_one(row, schema, basis) for row in x]
     if not decoded:
-        return DecodedRecords(x, x.new_zeros(0), torch.zeros(0, dtype=torch.bool))
-    rows, errors, certain = zip(*decoded, strict=True)
-    return DecodedRecords(torch.stack(rows), torch.tensor(errors), torch.tensor(certain))
+        return DecodedRecords(x, torch.zeros(x.shape, dtype=torch.bool))
+    rows, cells = zip(*decoded, strict=True)
+    return DecodedRecords(torch.stack(rows), torch.stack(cells))
 
 
-def _one(x: Tensor, schema: TableSchema, basis: Tensor | None) -> tuple[Tensor, float, bool]:
+def _one(x: Tensor, schema: TableSchema, basis: Tensor | None) -> tuple[Tensor, Tensor]:
     discrete, spacing = _cells(schema, len(x))
     choices = discrete & (spacing >= 0.1)
     code = schema.nearest(x[None])[0]
     if not bool(choices.any()):
-        return code, torch.nan, False
+        return code, torch.zeros(len(x), dtype=torch.bool)
     error = float((x - code)[choices].square().mean().sqrt())
     spread = error * x.abs().clamp_min(1)
     sure = (spacing > CERTAIN * spread) & ((x - code).abs() < spacing / 2)
@@ -59,7 +63,7 @@ def _one(x: Tensor, schema: TableSchema, basis: Tensor | None) -> tuple[Tensor, 
         if bool((now == sure).all()):
             break
         sure = now
-    return code, error, bool(sure.all())
+    return code, sure
 
 
 def _moved_to(
