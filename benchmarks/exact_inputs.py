@@ -112,7 +112,7 @@ CELLS = {
     "peel-1024": Cell("mnist", rectified(1024), (32,), peeled=True),
     **{
         f"spear-{width}": Cell("cifar100", rectified(*[width] * 5), of_width(width), normalize=True)
-        for width in (200, 400)
+        for width in (200, 400, 640)
     },
     "convolutions": Cell("digits", behind_convolutions, (4, 8, 16, 32)),
     "convolutions-cifar10": Cell("cifar10", behind_convolutions, (4, 8, 16, 32)),

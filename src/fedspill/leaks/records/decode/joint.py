@@ -53,7 +53,9 @@ def _one(x: Tensor, schema: TableSchema, basis: Tensor | None) -> tuple[Tensor, 
     error = float((x - code)[choices].square().mean().sqrt())
     spread = error * x.abs().clamp_min(1)
     sure = (spacing > CERTAIN * spread) & ((x - code).abs() < spacing / 2)
-    for _ in range(0 if basis is None else ROUNDS):
+    if basis is None:
+        return code, sure
+    for _ in range(ROUNDS):
         known = sure & discrete
         if int((known & _occurring(basis)).sum()) <= basis.shape[1]:
             break
@@ -85,7 +87,8 @@ def _moved_to(
 
 def _occurring(basis: Tensor) -> Tensor:
     """(columns,) whether any record has something there; categories that none has say nothing."""
-    return basis.norm(dim=1) > OCCURS
+    occurring: Tensor = basis.norm(dim=1) > OCCURS
+    return occurring
 
 
 def _cells(schema: TableSchema, width: int) -> tuple[Tensor, Tensor]:
