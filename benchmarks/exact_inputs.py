@@ -8,7 +8,9 @@ above 60 and 30 dB; images that were vouched for, and those of them below 30 dB,
 fresh network and fresh images. The number of samples is known, labels are not. Where nothing is recovered, what a
 guesser has is the mean image: its share above 30 dB is printed as chance. Labels of softmax-1000 are drawn at random,
 since no data set at hand has as many classes. Peeling is told 500 test images, which say between which values inputs
-lie. `spear` is SPEAR's network (Dimitrov et al. 2024): five hidden rectified layers.
+lie. `spear` is SPEAR's network (Dimitrov et al. 2024): five hidden rectified layers. FEMNIST is not at hand;
+`femnist-like` stands for it: digits of MNIST as black strokes on white ground, a head of 62 classes, labels drawn
+at random among them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,6 +55,7 @@ class Cell:
     momentum: float = 0.0
     batch: int | None = None  # of a local step, cut at random in every epoch; None: all samples
     normalize: bool = False  # inputs with mean 0 and deviation 1 in each channel
+    inverted: bool = False  # 1 - x
 
 
 def softmax_layer(dataset: Dataset) -> nn.Module:
@@ -67,15 +71,16 @@ def behind_convolutions(dataset: Dataset) -> nn.Module:
     return nn.Sequential(*lower, nn.Flatten(), *upper)
 
 
-def strided(dataset: Dataset) -> nn.Module:
+def strided(dataset: Dataset, classes: int = 10) -> nn.Module:
     channels, height, width = dataset.shape
     lower = [nn.Conv2d(channels, 16, 5, stride=2, padding=2), nn.ReLU(), nn.Flatten()]
     features = 16 * ((height + 1) // 2) * ((width + 1) // 2)
-    return nn.Sequential(*lower, nn.Linear(features, 100), nn.ReLU(), nn.Linear(100, 64), nn.ReLU(), nn.Linear(64, 10))
+    upper = [nn.Linear(features, 100), nn.ReLU(), nn.Linear(100, 64), nn.ReLU(), nn.Linear(64, classes)]
+    return nn.Sequential(*lower, *upper)
 
 
-def dense(dataset: Dataset) -> nn.Module:
-    made: nn.Module = make("models", "mlp", {"widths": [100, 100]}).module(dataset.shape, len(dataset.classes))
+def dense(dataset: Dataset, classes: int = 10) -> nn.Module:
+    made: nn.Module = make("models", "mlp", {"widths": [100, 100]}).module(dataset.shape, classes)
     return made
 
 
@@ -98,6 +103,7 @@ def of_width(width: int) -> tuple[int, ...]:
 
 
 EPOCHS = 5
+FEMNIST = 62  # classes: digits, and letters of both cases
 CELLS = {
     "softmax-10": Cell("mnist", softmax_layer, (1, 2, 3, 4)),
     "softmax-100": Cell("cifar100", softmax_layer, (8, 16, 32, 40)),
@@ -106,7 +112,7 @@ CELLS = {
     "peel-1024": Cell("mnist", rectified(1024), (32,), peeled=True),
     **{
         f"spear-{width}": Cell("cifar100", rectified(*[width] * 5), of_width(width), normalize=True)
-        for width in (200, 400)
+        for width in (200, 400, 640)
     },
     "convolutions": Cell("digits", behind_convolutions, (4, 8, 16, 32)),
     "convolutions-cifar10": Cell("cifar10", behind_convolutions, (4, 8, 16, 32)),
@@ -121,6 +127,13 @@ CELLS = {
     },
     **{f"epochs-cut-lr{lr}": Cell("mnist", dense, (8,), float(lr), batch=4) for lr in (".001", ".01", ".1")},
     **{f"epochs-cnn-cut-lr{lr}": Cell("mnist", strided, (8,), float(lr), batch=4) for lr in (".001", ".01", ".1")},
+    **{
+        f"epochs{kind}-femnist-like-lr{lr}": Cell(
+            "mnist", partial(network, classes=FEMNIST), (4, 10), float(lr), FEMNIST, inverted=True
+        )
+        for kind, network in (("", dense), ("-cnn", strided))
+        for lr in (".001", ".01", ".1")
+    },
     "epochs-cnn-fashion-momentum": Cell("fashion-mnist", strided, (4, 10), 0.01, momentum=0.9),
 }
 
@@ -182,6 +195,7 @@ def main() -> None:
             asked.data_dir
         )
         mean = dataset.test.x.double().mean(0)
+        mean = 1 - mean if cell.inverted else mean
         for samples in asked.samples or cell.samples:
             whole = exact = seen = vouched = false = by_mean = 0
             spent, reasons, by_search = 0.0, set(), [0, 0]
@@ -190,6 +204,8 @@ def main() -> None:
                 torch.manual_seed(seed)
                 network = cell.network(dataset)
                 chosen = dataset.train.take(torch.randperm(len(dataset.train), generator=rng)[:samples])
+                if cell.inverted:
+                    chosen = Examples(1 - chosen.x, chosen.y)
                 if cell.classes is not None:
                     chosen = Examples(chosen.x, torch.randint(cell.classes, (samples,), generator=rng))
                 if cell.lr is None:
@@ -213,7 +229,11 @@ def main() -> None:
                     found = peel_honest(message, dataset.test.x[:500]) or RecoveredInputs.none("nothing", tried=True)
                 else:
                     found = recover_exactly(
-                        message, dataset.shape, len(dataset.classes), RootSearchEffort(seconds=asked.seconds), rng
+                        message,
+                        dataset.shape,
+                        cell.classes or len(dataset.classes),
+                        RootSearchEffort(seconds=asked.seconds),
+                        rng,
                     )
                 seconds = time.process_time() - began
                 spent += seconds

@@ -1,5 +1,6 @@
 """Records of a table: what is read of them, what is vouched for, and what is refused."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 from fedspill.leaks.records.decode.annealed import annealed_records
 from fedspill.leaks.records.decode.joint import decode
 from fedspill.leaks.records.decode.row_space import records_in_row_space
+from fedspill.leaks.records.decode.together import solved_together
 from fedspill.leaks.records.leak import RECORDS
 from fedspill.leaks.records.records import TableRecords
 from fedspill.leaks.records.scoring import match_fields
@@ -176,8 +178,9 @@ def test_more_records_than_columns_have_directions_are_told_apart_by_the_second_
     assert float(match.near.double().mean()) > 0.9
     right = torch.zeros(len(found.rows), dtype=torch.bool)
     right[match.guessed[match.same.all(1)]] = True
-    assert bool(found.certified.any())
-    assert not bool((found.certified & ~right).any())
+    certain = found.cells.all(1)
+    assert bool(certain.any())
+    assert not bool((certain & ~right).any())
 
 
 def test_records_that_fill_the_second_layer_are_not_annealed() -> None:
@@ -223,6 +226,59 @@ def test_errors_that_grow_with_what_a_cell_holds_are_measured_where_it_holds_som
     assert bool((rough.certain & wrong).any())
     assert not bool((careful.certain & wrong).any())
     assert bool(decode(real * (1 + 1e-9), schema, growing=True).certain.all())
+
+
+def test_cells_that_tell_a_number_badly_leave_it_where_it_was_found() -> None:
+    """Of two records that differ in age and weight, age says little of weight where the space is slightly off."""
+    rng = torch.Generator().manual_seed(22)
+    real = records(1, seed=21).repeat(2, 1)
+    real[1, 0], real[:, 11] = real[0, 0] + 0.1, torch.tensor([1.0, 9.0])
+    for _ in range(5):
+        off = 3e-7 * torch.randn(real.shape, generator=rng, dtype=torch.float64)
+        basis = torch.linalg.svd(real + off, full_matrices=False)[2].T
+        found = decode(real + 3e-7 * torch.randn(real.shape, generator=rng, dtype=torch.float64), SCHEMA, basis)
+        assert bool(SCHEMA.are_same(found.rows, real).all())
+
+
+def several_epochs(learned: int = 0) -> tuple[AttackedMessage, torch.Tensor]:
+    """What a client of four records sends after five epochs; the network knows the first `learned` by heart."""
+    torch.manual_seed(31)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 2))
+    x, y = records(4, seed=33).float(), torch.tensor([0, 1, 0, 1])
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    for _ in range(400 if learned else 0):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[:learned]), y[:learned]).backward()
+        optimizer.step()
+    before, lr = copy.deepcopy(model).double().eval(), 0.01
+    local = torch.optim.SGD(model.parameters(), lr)
+    for _ in range(5):
+        local.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        local.step()
+    moved = dict(model.named_parameters())
+    sent = {name: (p - moved[name].double()).detach() / lr for name, p in before.named_parameters()}
+    return AttackedMessage(Origin(0, "client:0"), before, sent, Schedule(4, 4, 5), lr, plain=True), records(4, seed=33)
+
+
+def test_the_last_digits_of_numbers_come_out_of_all_that_was_sent() -> None:
+    message, real = several_epochs()
+    off = real.clone()
+    off[:, 11] += torch.tensor([7.0, -4.0, 12.0, -9.0]) * 1e-5
+    found = solved_together(message, SCHEMA.nearest(off), SCHEMA, 2)
+    assert found is not None
+    assert bool(SCHEMA.are_same(found.rows, real).all())
+    assert int(found.told.sum()) >= 3
+
+
+def test_digits_of_a_record_that_the_network_knows_by_heart_are_not_certain() -> None:
+    message, real = several_epochs(learned=1)
+    found = solved_together(message, real, SCHEMA, 2)
+    assert found is not None
+    assert not bool(found.told[0])
+    wrong = real.clone()
+    wrong[1, 1:5] = wrong[1, 1:5].roll(1)
+    assert solved_together(message, wrong, SCHEMA, 2) is None, "a wrong record does not explain what was sent"
 
 
 def test_what_is_returned_beyond_the_true_number_counts_against_it() -> None:

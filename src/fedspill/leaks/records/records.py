@@ -22,6 +22,7 @@ from fedspill.leaks.records.decode.annealed import annealed_records
 from fedspill.leaks.records.decode.choose import choose_records
 from fedspill.leaks.records.decode.joint import decode
 from fedspill.leaks.records.decode.row_space import records_in_row_space
+from fedspill.leaks.records.decode.together import solved_together
 from fedspill.leaks.records.guess import Records
 from fedspill.leaks.records.leak import RECORDS
 from fedspill.leaks.records.table import RECORD_NEEDS, known_schema
@@ -36,13 +37,30 @@ class ReadRecords:
     """What came of one message; where it is nothing, why."""
 
     rows: Tensor  # (k, columns)
-    certified: Tensor  # (k,) bool
+    proven: Tensor  # (k,) bool, by the network, but for what float32 does not carry
+    cells: Tensor  # (k, columns) bool, which of them float32 carries
     why: str = ""
     tried: bool = True  # false where the network or the message does not allow to try
 
     @staticmethod
     def none(columns: int, why: str, *, tried: bool) -> ReadRecords:
-        return ReadRecords(torch.zeros(0, columns, dtype=torch.float64), torch.zeros(0, dtype=torch.bool), why, tried)
+        rows = torch.zeros(0, columns, dtype=torch.float64)
+        return ReadRecords(
+            rows, torch.zeros(0, dtype=torch.bool), torch.zeros(0, columns, dtype=torch.bool), why, tried
+        )
+
+    @property
+    def certified(self) -> Tensor:
+        """(k,) bool"""
+        return self.proven & self.cells.all(1)
+
+    def filled(self, row: Tensor, lacking: int) -> ReadRecords:
+        """With that row for records that are lacking."""
+        rows = torch.cat([self.rows, row.expand(lacking, -1)])
+        unsure = torch.zeros(rows.shape, dtype=torch.bool)[len(self.rows) :]
+        return replace(
+            self, rows=rows, proven=torch.cat([self.proven, unsure.any(1)]), cells=torch.cat([self.cells, unsure])
+        )
 
 
 @final
@@ -77,9 +95,7 @@ class TableRecords(Attack):
             if found.tried and typical is not None and len(found.rows) < attacked.samples:
                 lacking = attacked.samples - len(found.rows)
                 notes.append("records that were not found are filled with what is typical of the adversary's own data")
-                unsure = torch.zeros(lacking, dtype=torch.bool)
-                rows = torch.cat([found.rows, typical.expand(lacking, -1)])
-                found = replace(found, rows=rows, certified=torch.cat([found.certified, unsure]))
+                found = found.filled(typical, lacking)
             answers.append(found)
         return Records(
             [attacked.of for attacked in messages],
@@ -93,11 +109,28 @@ class TableRecords(Attack):
 def read_message(
     attacked: AttackedMessage, view: View, schema: TableSchema, effort: RootSearchEffort, rng: torch.Generator
 ) -> ReadRecords:
-    """The records of one message: inputs that were recovered exactly, else records of the row space.
+    """The records of one message; where all of them are found, their numbers are solved for together once more."""
+    classes = classes_of(view, attacked)
+    found = _found_one_by_one(attacked, view, schema, classes, effort, rng)
+    together = solved_together(attacked, found.rows, schema, classes)
+    if together is None:
+        return found
+    kept = found.cells & (schema.nearest(found.rows) == together.rows)
+    return replace(found, rows=together.rows, proven=found.proven | together.told, cells=kept | together.cells)
+
+
+def _found_one_by_one(
+    attacked: AttackedMessage,
+    view: View,
+    schema: TableSchema,
+    classes: int,
+    effort: RootSearchEffort,
+    rng: torch.Generator,
+) -> ReadRecords:
+    """Inputs that were recovered exactly, else records of the row space.
 
     After several epochs the row space is looked at first, since inputs are then recovered by long simulations.
     """
-    classes = classes_of(view, attacked)
     layer, rows, why = None, None, ""
     try:
         layer = _first_layer(attacked.model, schema.width)
@@ -112,7 +145,7 @@ def read_message(
             known = view.knows("unlabelled_aux") if view.has("unlabelled_aux") else None
             annealed = annealed_records(attacked, rows, schema, known, rng)
             if len(annealed.rows) > int(exact.certified.sum()):
-                return ReadRecords(annealed.rows, annealed.certified)
+                return ReadRecords(annealed.rows, torch.ones(len(annealed.rows), dtype=torch.bool), annealed.cells)
         except CannotRecover:
             pass  # the row space of the first layer alone may still tell them
         try:
@@ -127,7 +160,7 @@ def read_message(
         reasons = "; ".join(part for part in (exact.why, why) if part)
         return ReadRecords.none(schema.width, reasons, tried=exact.tried or rows is not None)
     decoded = decode(samples, schema, None if rows is None else rows.right)
-    return ReadRecords(decoded.rows, exact.certified & decoded.certain, "" if is_complete(exact, attacked) else why)
+    return ReadRecords(decoded.rows, exact.certified, decoded.cells, "" if is_complete(exact, attacked) else why)
 
 
 def _first_layer(model: nn.Module, columns: int) -> LinearLayer:
@@ -174,4 +207,4 @@ def _of_row_space(
         explained = explain_update(attacked, decoded.rows, classes).explained
     except CannotRecover:  # labels are read off the last layer of a chain only
         explained = False
-    return ReadRecords(decoded.rows, decoded.certain & explained)
+    return ReadRecords(decoded.rows, torch.full((len(decoded.rows),), explained), decoded.cells)

@@ -7,8 +7,8 @@ second layer's gradient, which has a direction for each of them:
     (I - V V^T) x = 0,         (I - V2 V2^T) between(W1 x + b1) = 0.
 
 Values are drawn anew field by field, for many records at once, ever more greedily; then numbers are solved for. A
-record that is found is taken out of the second layer's gradient, so that the next ones are told more easily. Its share
-of the batch is no part of these conditions and must be 1/B: that is its certificate.
+record that is found is taken out of both gradients, so that the next ones have fewer directions to lie in. Its share of
+the batch is no part of these conditions and must be 1/B: that is its certificate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SWEEPS = 14  # over all fields
 HOT = 0.05  # the first temperature, of what a record drawn at random misses
 VALUES = 12  # of a field that are tried at once, where it has more
 NUDGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # by which numbers are moved, in deviations
-NEAR = 1e-2  # what a record may miss after annealing, for its numbers to be solved for
+NEAR = 3e-2  # what a record may miss after annealing, for its numbers to be solved for
 ROOT = 1e-4  # what it may miss then
 SHARE = 0.02  # distance of a record's share of the batch from 1/B, or from that of copies, relative
 IDLE = 3  # rounds in a row that find nothing new
@@ -41,10 +41,10 @@ CERTAIN = 8.0  # standard errors of a number that its next value must be away
 
 @dataclass(frozen=True, eq=False)
 class AnnealedRecords:
-    """Valid records (k, columns), and which of them are vouched for in every field."""
+    """Valid records (k, columns), and which cells of them are certain."""
 
     rows: Tensor
-    certified: Tensor  # (k,) bool
+    cells: Tensor  # (k, columns) bool
 
 
 def annealed_records(
@@ -52,10 +52,10 @@ def annealed_records(
 ) -> AnnealedRecords:
     """Of one step; `known` (n, columns) are records of the kind that the adversary has. Raises CannotRecover."""
     pair, batch = leading_pair(attacked.model, mixing=bool(attacked.norms.by_batch)), attacked.samples
-    name = pair.second.weight_name
-    if attacked.steps > 1 or name not in attacked.gradients:
+    names = (pair.first.weight_name, pair.second.weight_name)
+    if attacked.steps > 1 or any(name not in attacked.gradients for name in names):
         raise CannotRecover("records are annealed only where one step and its second layer are seen")
-    gradient = attacked.gradients[name].double()
+    first_rest, gradient = (attacked.gradients[name].double() for name in names)
     second = truncated_svd(gradient, batch, rng)
     if second is None or second.rank > batch or max(second.tail, rows.tail) > CLEAN:
         raise CannotRecover("the second layer does not have a direction for each record")
@@ -64,26 +64,30 @@ def annealed_records(
             f"{batch} records leave too few equations in a second layer with {room(gradient)} units awake"
         )
     whole = _Condition.of(pair, rows.right, second.right)
-    choices = [_Choices.of(field, rows.right, known, rng) for field in schema.fields]
     rest, idle, found, distinct = gradient, 0, list[_Record](), rows.right.new_zeros(0, schema.width)
     while len(distinct) < second.rank and idle < IDLE:
         idle += 1
         missing = second.rank - len(distinct)
-        now = leading_directions(rest, missing, rng) if found else second
-        condition = _Condition.of(pair, rows.right, now.right)
+        now = leading_directions(rest, missing, rng).right if found else second.right
+        spanned = leading_directions(first_rest, missing, rng).right if missing < rows.rank else rows.right
+        condition = _Condition.of(pair, spanned, now)
+        choices = [_Choices.of(field, spanned, known, rng) for field in schema.fields]
         x = _annealed(condition, choices, _starts(schema, choices, known, missing, rng), rng)
         for record in _solved(whole, x[condition.missed(x) < NEAR**2], schema):
-            fed = pair.between.value(whole.before(record.row[None]))[0]
+            before = whole.before(record.row[None])
+            fed = pair.between.value(before)[0]
             share, sent = _share_of(attacked, pair, fed, second)
             times = round(share * batch)
             known_already = bool((distinct == record.row).all(1).any())
             if known_already or not 1 <= times <= batch - len(found) or abs(share * batch / times - 1) > SHARE:
                 continue
+            sent_down = pair.between.transposed_jacobian_times(before[0], (sent @ pair.second.weight)[:, None])
             rest = rest - (times / batch) * sent[:, None] * fed
+            first_rest = first_rest - (times / batch) * sent_down * record.row
             found, distinct, idle = [*found, *[record] * times], torch.cat([distinct, record.row[None]]), 0
     if not found:
         raise CannotRecover("no choice of values is a record that both layers hold")
-    return AnnealedRecords(torch.stack([r.row for r in found]), torch.tensor([r.certain for r in found]))
+    return AnnealedRecords(torch.stack([r.row for r in found]), torch.stack([r.cells for r in found]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +203,7 @@ def _annealed(condition: _Condition, choices: list[_Choices], x: Tensor, rng: to
 @dataclass(frozen=True, eq=False)
 class _Record:
     row: Tensor  # (columns,)
-    certain: bool  # whether every number of it stands far enough from its next values
+    cells: Tensor  # (columns,) bool: categories, and numbers that stand far enough from their next values
 
 
 def _solved(condition: _Condition, x: Tensor, schema: TableSchema) -> list[_Record]:
@@ -216,8 +220,10 @@ def _solved(condition: _Condition, x: Tensor, schema: TableSchema) -> list[_Reco
         row, errors = _numbers_solved(condition, best, columns)
         valid = schema.nearest(row[None])[0]
         if float(condition.missed(valid[None])) < ROOT**2:
-            far = [CERTAIN * float(error) < field.spacing() for field, error in zip(numbers, errors, strict=True)]
-            found.append(_Record(valid, all(far) and all(field.is_discrete for field in numbers)))
+            cells = torch.ones(len(valid), dtype=torch.bool)
+            for field, error in zip(numbers, errors, strict=True):
+                cells[field.column] = field.is_discrete and CERTAIN * float(error) < field.spacing()
+            found.append(_Record(valid, cells))
     return found
 
 

@@ -2,8 +2,9 @@
 the others sharper.
 
 A record is x = V q with few unknowns q, V (columns, r) the row space of the first layer's gradient. Categories and
-small whole numbers are certain long before large ones are. They give q by least squares, from many more cells than
-unknowns, and q gives every other cell again.
+small whole numbers are certain long before large ones are. They move q as far as they tell it, and no further: what
+they tell badly stays where it was found. So q gives every other cell again, with an error of its own, and a cell is
+certain by an error that it had no part in.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ from fedspill.table_schema import TableSchema
 
 ROUNDS = 3
 CERTAIN = 8.0  # errors of a cell, of the size seen in the same record, that a code must be away from the next one
-WELL_POSED = 1e-3  # least singular value of the cells by which q is found
+ROUNDING = 3.5e-8  # standard error of a number in float32, relative, which no record and no row space escapes
+OCCURS = 1e-9  # of a direction in a cell: less, and no record of the batch has anything there
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedRecords:
-    """Valid records (k, columns), how far the samples were from them, and whether every cell of them is certain."""
+    """Valid records (k, columns), and which cells of them are certain."""
 
     rows: Tensor
-    error: Tensor  # (k,) root mean square; NaN where no cell is on a grid
-    certain: Tensor  # (k,) bool
+    cells: Tensor  # (k, columns) bool
+
+    @property
+    def certain(self) -> Tensor:
+        """(k,) whether every cell of a record is certain."""
+        return self.cells.all(1)
 
 
 def decode(x: Tensor, schema: TableSchema, basis: Tensor | None = None, *, growing: bool = False) -> DecodedRecords:
@@ -36,30 +42,57 @@ def decode(x: Tensor, schema: TableSchema, basis: Tensor | None = None, *, growi
     """
     decoded = [_one(row, schema, basis, growing) for row in x]
     if not decoded:
-        return DecodedRecords(x, x.new_zeros(0), torch.zeros(0, dtype=torch.bool))
-    rows, errors, certain = zip(*decoded, strict=True)
-    return DecodedRecords(torch.stack(rows), torch.tensor(errors), torch.tensor(certain))
+        return DecodedRecords(x, torch.zeros(x.shape, dtype=torch.bool))
+    rows, cells = zip(*decoded, strict=True)
+    return DecodedRecords(torch.stack(rows), torch.stack(cells))
 
 
-def _one(x: Tensor, schema: TableSchema, basis: Tensor | None, growing: bool) -> tuple[Tensor, float, bool]:
+def _one(x: Tensor, schema: TableSchema, basis: Tensor | None, growing: bool) -> tuple[Tensor, Tensor]:
     discrete, spacing = _cells(schema, len(x))
     choices = discrete & (spacing >= 0.1)
-    for _ in range(ROUNDS if basis is not None else 1):
-        code = schema.nearest(x[None])[0]
-        if not bool(choices.any()):
-            return code, torch.nan, False
-        held = choices & (code != 0)
-        error = float((x - code)[held if growing and bool(held.any()) else choices].square().mean().sqrt())
-        room = CERTAIN * error * x.abs().clamp_min(1)
-        if basis is None:
+    code = schema.nearest(x[None])[0]
+    if not bool(choices.any()):
+        return code, torch.zeros(len(x), dtype=torch.bool)
+    held = choices & (code != 0)
+    error = float((x - code)[held if growing and bool(held.any()) else choices].square().mean().sqrt())
+    spread = error * x.abs().clamp_min(1)
+    sure = (spacing > CERTAIN * spread) & ((x - code).abs() < spacing / 2)
+    if basis is None:
+        return code, sure
+    for _ in range(ROUNDS):
+        known = sure & discrete
+        if int((known & _occurring(basis)).sum()) <= basis.shape[1]:
             break
-        known = discrete & (spacing > room) & ((x - code).abs() < spacing / 2)
-        cells = basis[known]
-        if len(cells) < basis.shape[1] or float(torch.linalg.svdvals(cells)[-1]) < WELL_POSED:
+        moved, spread = _moved_to(code, known, x, error, choices, basis)
+        code = torch.where(known, code, schema.nearest(moved[None])[0])
+        now = sure | ((spacing > CERTAIN * spread) & ((moved - code).abs() < spacing / 2))
+        if bool((now == sure).all()):
             break
-        x = basis @ torch.linalg.lstsq(cells, code[known][:, None]).solution[:, 0]
-    off = torch.where(discrete, (x - code).abs(), torch.zeros_like(x))
-    return code, error, bool(((spacing > room) & (off < spacing / 2)).all())
+        sure = now
+    return code, sure
+
+
+def _moved_to(
+    code: Tensor, known: Tensor, x: Tensor, error: float, choices: Tensor, basis: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A record x (columns,) moved within the row space to the codes of its known cells, and the error of each cell.
+
+    Known cells are as wrong as they disagree with each other, q as wrong as it made the choices.
+    """
+    cells, q = basis[known], x @ basis
+    fitted = torch.linalg.lstsq(cells, code[known][:, None]).solution[:, 0]
+    free = int((known & _occurring(basis)).sum()) - len(q)
+    tight = max(float((code[known] - cells @ fitted).square().sum() / free) ** 0.5, ROUNDING)
+    loose = max(error / float(basis[choices].square().sum(1).mean().sqrt()), tight)
+    held = cells.T @ cells / tight**2 + torch.eye(len(q), dtype=x.dtype) / loose**2
+    moved = basis @ torch.linalg.solve(held, cells.T @ code[known] / tight**2 + q / loose**2)
+    return moved, ((basis @ torch.linalg.inv(held) * basis).sum(1) + (ROUNDING * x).square()).sqrt()
+
+
+def _occurring(basis: Tensor) -> Tensor:
+    """(columns,) whether any record has something there; categories that none has say nothing."""
+    occurring: Tensor = basis.norm(dim=1) > OCCURS
+    return occurring
 
 
 def _cells(schema: TableSchema, width: int) -> tuple[Tensor, Tensor]:
