@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Dimensions that must stay free for a test to mean anything. One of them is the mean, which LayerNorm takes away; by
 # the others a wrong input passes a tolerance of a thousandth once in 10^12 times.
@@ -59,18 +59,43 @@ class RowSpace:
         return q[:, base.shape[1] :]
 
 
-def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
+def whitened(gradient: Tensor, weight: Tensor, kept: float, added: float = 0.0) -> Tensor:
     """(rows, width) the rows of a gradient, each in units of its own rounding, in float64; rows of zeros are left out.
 
     Rows of queries and keys are far smaller than those of values, but lie as high above their rounding. Where the
     gradient was had by subtracting weights, these are rounded too: `kept` is what a unit of weight is then worth.
+    Noise that was `added` to every number, by its standard deviation, counts as rounding does.
     """
     rows = gradient.double()
     sizes = rows.norm(dim=1)
-    noise = _ROUNDING * torch.hypot(sizes, kept * weight.detach().double().norm(dim=1))
+    noise = rounding(gradient, weight, kept)
+    noise = torch.hypot(noise, torch.full_like(noise, added * rows.shape[1] ** 0.5))
     moved = sizes > sizes.max() * 1e-14
     scaled: Tensor = rows[moved] / noise[moved, None]
     return scaled
+
+
+def rounding(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
+    """(rows,) how long the rounding of each row may be; see whitened."""
+    sizes = torch.hypot(gradient.double().norm(dim=1), kept * weight.detach().double().norm(dim=1))
+    return _ROUNDING * sizes
+
+
+@torch.no_grad()
+def noise_behind(norm: nn.LayerNorm, gradient: Tensor, of_bias: Tensor, rounded: Tensor) -> float:
+    """The standard deviation of noise on each number of the gradient (outputs, width) of a layer that reads this norm.
+
+    It is 0 where the rounding of the rows, `rounded` (outputs,), explains it. A LayerNorm hands on what is centred,
+    times its scale, plus its shift. So the rows of that gradient, divided by the scale, sum up to what the gradient of
+    the bias says, whatever was read: what is off is noise.
+    """
+    scale, shift = norm.weight.double(), norm.bias.double()
+    if float(scale.abs().min()) < 1e-2 * float(scale.abs().max()):
+        return 0.0
+    off = (gradient.double() / scale).sum(1) - (shift / scale).sum() * of_bias.double()
+    per_number = scale.reciprocal().square().sum() + (shift / scale).sum().square()
+    found = float((off.square().mean() / per_number).sqrt())
+    return found if found > _HIGH * float((rounded.square().mean() / gradient.shape[1]).sqrt()) else 0.0
 
 
 def as_sent(gradient: Tensor) -> Tensor:
