@@ -92,7 +92,7 @@ class AttackedText:
     def spaces_of(self, layer: str) -> RowSpaces:
         """The space of these rows, at each rank that may be the right one."""
         rows = self.rows_of(layer)
-        return RowSpaces([], False) if rows is None else row_spaces(rows)
+        return RowSpaces([], False) if rows is None else row_spaces(rows, noisy=self.noise_of(layer) > 0)
 
     def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
         """What a client with these texts would have sent, as a mean step gradient, rounded as its weights were."""

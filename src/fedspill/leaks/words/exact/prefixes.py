@@ -56,7 +56,7 @@ def grow_prefixes(
     rng: torch.Generator,
 ) -> list[list[int]]:
     """The longest texts all of whose prefixes fit: what the feed-forward part of the first block reads of each token
-    lies in the row space of its gradient. At most the `most` best are followed, and no longer than there is effort left.
+    lies in the row space of its gradient. At most the `most` best are followed, as long as there is effort left.
     """
     block = block_of(net, 0)
     screen = _Screen.of(block, space, tolerance, rng)

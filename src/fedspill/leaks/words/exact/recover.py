@@ -51,7 +51,8 @@ def recover_text(
     """Everything that the message gives away; `stacked` are whitened rows of the first layer."""
     used = used_tokens(attacked)
     nothing = RowSpaces([], False)
-    spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else nothing
+    noisy = attacked.noise_of(FIRST) > 0
+    spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked]), noisy=noisy) if stacked else nothing
     adapter = adapter_space(attacked, FIRST)
     likely = spaces.likely if adapter is None else [adapter, *spaces.likely]
     every, known = CellTables.every(attacked, used), used is not None
@@ -63,7 +64,7 @@ def recover_text(
         return cells.tokens() if told else torch.zeros(0, dtype=torch.int64) if used is None else used
 
     if not cells.any:
-        why = _why_no_cell(attacked, any_space=bool(likely))
+        why = _why_no_cell(any_space=bool(likely), noisy=noisy)
         return RecoveredText(tokens(), why=why)
     if not attacked.plain:
         return RecoveredText(tokens(), why="the steps are not those of plain SGD, so that texts cannot be checked")
@@ -77,12 +78,10 @@ def recover_text(
     return replace(texts, tokens=named)
 
 
-def _why_no_cell(attacked: AttackedText, *, any_space: bool) -> str:
-    if not any_space:
-        return "nothing of the first layer was sent"
-    if attacked.noise_of(FIRST) > 0:
+def _why_no_cell(*, any_space: bool, noisy: bool) -> str:
+    if noisy:
         return "noise hides what the first layer read, so that it cannot be told which words were there"
-    return "the first layer has as many inputs as dimensions"
+    return "the first layer has as many inputs as dimensions" if any_space else "nothing of the first layer was sent"
 
 
 def used_tokens(attacked: AttackedText) -> Tensor | None:

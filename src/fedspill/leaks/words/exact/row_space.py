@@ -15,6 +15,7 @@ SPARE = 5
 _LEAST = 8  # the smallest rank that is believed without a gap near rounding
 _ROUNDING = 2.0**-24  # of float32
 _FAR = 1e3  # times rounding
+_EDGE = 1.03  # times the largest singular value of noise (Marchenko and Pastur 1967): what chance adds to it
 _HIGH = 1e2  # the same of a few more inputs than dimensions, whose weakest directions are weak
 
 
@@ -129,17 +130,21 @@ class RowSpaces:
         return self.full or self.floor > _HIGH or bool(self.likely and self.likely[0].free < SPARE)
 
 
-def row_spaces(rows: Tensor) -> RowSpaces:
+def row_spaces(rows: Tensor, *, noisy: bool = False) -> RowSpaces:
     """The space of whitened rows (outputs, width) at each rank that may be the right one, the likeliest first.
 
     The likeliest rank is at the widest gap near rounding. Where local steps let the inputs drift or noise was added
-    there is no such gap: then at the widest one above, and where noise of that size would end.
+    there is no such gap: then at the widest one above, and where noise of that size would end. Of rows in units of
+    noise (`noisy`) no direction is believed that noise alone would have.
     """
     if not len(rows) or not bool(torch.isfinite(rows).all()):
         return RowSpaces([], False)
     values, directions = singular(rows)
     outputs, width = rows.shape
     ranks = likely_ranks(values, outputs, width)
+    if noisy:
+        above = int((values > _EDGE * (1 + (outputs / width) ** 0.5)).sum())
+        ranks = [rank for rank in dict.fromkeys((*ranks, above)) if 0 < rank <= above]
     likely = [RowSpace(directions[:rank].T.contiguous(), width) for rank in ranks]
     # The last two may be missing: LayerNorm takes the mean away, and a shift adds one.
     whole = len(values) == width and width > 3
