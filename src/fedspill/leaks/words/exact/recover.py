@@ -32,6 +32,7 @@ from fedspill.leaks.words.moved_rows import moved_rows
 FIRST = "h.0.attn.c_attn"
 TOLD_APART = (slice(0, 1), slice(0, 3), slice(2, 3))  # queries, all, values: by which an encoder's texts are told apart
 MOST_PEELS = 16
+MOST_TRIES = 6
 _HEAD_MISSED = 0.3  # share of the head's gradient; with so much missing there is no need to look at all the others
 
 
@@ -112,9 +113,9 @@ def _texts(
         best = min(best, found, key=lambda batch: batch.unexplained)
         if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             tries += 1
-            if peeled.last is None or tries > 1 or not past:
+            if peeled.last is None or not past or tries >= MOST_TRIES or peeled.effort.ended:
                 break
-            continue  # past the dimensions a pass depends on what is drawn: once more
+            continue  # past the dimensions a pass depends on what is drawn: it is drawn anew
         tries, first = 0, peeled.rest.spaces_of(FIRST)
         of_rest = cells.of_rest([] if first.full else first.likely, peeled.rest, used, rng)
         cells = of_rest if of_rest.any else CellTables(iter([wide]))
