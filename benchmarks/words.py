@@ -166,6 +166,14 @@ def message(net: TextTransformer, batch: Examples, device: str, change: Change =
     return AttackedText(Origin(0, "client:0"), net, sent, len(batch), 1, None, True, True, 0.0)
 
 
+def noised(sigma: float, seed: int) -> Change:
+    """Normal noise of that size on every number."""
+    rng = torch.Generator().manual_seed(seed)
+    if not sigma:
+        return dict
+    return lambda sent: {n: t + sigma * torch.randn(t.shape, generator=rng).to(t) for n, t in sent.items()}
+
+
 def now(args: argparse.Namespace) -> float:
     """Seconds of the processor, or of the clock where a GPU computes."""
     return time.process_time() if args.device == "cpu" else time.perf_counter()
@@ -186,13 +194,14 @@ def transformer_table(args: argparse.Namespace, *, causal: bool) -> None:
     kind = "decoder" if causal else "encoder"
     weights = f"trained {args.trained}" if args.trained else "random"
     weights += f", LoRA r = {args.lora_rank}" if args.lora_rank else ""
+    weights += f", noise {args.noise:g}" if args.noise else ""
     header(f"{args.method}, {kind} {args.layers} x {args.hidden}, {weights}, B (tokens)")
     for size in args.batches:
         drawn = [draw(dataset, size, number, args.first) for number in range(args.n)]
         tokens = sum(len(text) for batch in drawn for text in texts_of(batch))
         with shown(f"{size} ({tokens // args.n})") as row:
             for number, batch in enumerate(drawn):
-                attacked = message(net, batch, args.device)
+                attacked = message(net, batch, args.device, noised(args.noise, number))
                 begin = now(args)
                 found = recover(attacked, marks, number, args.method)
                 row.add(found, texts_of(batch), dataset, now(args) - begin)
@@ -547,6 +556,9 @@ def main() -> None:
     parser.add_argument("--trained-lr", type=float, default=3e-4)
     parser.add_argument("--ranks", type=numbers, default=[4, 16, 64])
     parser.add_argument("--rounds", type=numbers, default=[1, 4, 16])
+    parser.add_argument(
+        "--noise", type=float, default=0.0, help="on every number of a message, in `decoder`, `encoder`"
+    )
     parser.add_argument("--lora-rank", type=int, default=0, help="of adapters in `decoder` and `encoder`; 0: none")
     parser.add_argument("--lora-lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=2)

@@ -126,7 +126,21 @@ class Images(Evidence):
     reconstructed: list[str]
 
 
-_KINDS: dict[str, type[Evidence]] = {made.kind: made for made in (Bars, Pairs, Curve, Clients, ExposedRecords, Images)}
+@final
+@dataclass(frozen=True)
+class Texts(Evidence):
+    """What a client wrote, and beside each text what was read of it; private by nature. Of repeats the first."""
+
+    kind: ClassVar[str] = "texts"
+
+    written: list[str]
+    read: list[str]
+    certified: list[bool]  # whether the attack vouches for what it read
+
+
+_KINDS: dict[str, type[Evidence]] = {
+    made.kind: made for made in (Bars, Pairs, Curve, Clients, ExposedRecords, Images, Texts)
+}
 
 
 def from_json(value: dict[str, Any]) -> Evidence:

@@ -30,7 +30,7 @@ def outcome_of(trace: Trace) -> tuple[str, int]:
     return outcome.status, score.n if score else 0
 
 
-@pytest.mark.parametrize(("folder", "updates"), [("hospitals", 24), ("tokens", 18)])
+@pytest.mark.parametrize(("folder", "updates"), [("hospitals", 24), ("tokens", 60)])
 def test_a_plan_of_ones_own_is_scored_with_truth_and_read_without(
     folder: str, updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +42,26 @@ def test_a_plan_of_ones_own_is_scored_with_truth_and_read_without(
     assert outcome_of(heard) == ("ok", updates)
     record_without_truth(plan, tmp_path / "trace")
     assert outcome_of(FolderTrace(tmp_path / "trace")) == ("read", 0)
+
+
+def test_words_are_read_out_of_a_text_model_that_nobody_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    deployment = Deployment.of(read_plan(OWN / "tokens" / "plan.toml"))
+    trace = MemoryTrace(deployment.protocol())
+    deployment.federation(trace).run()
+    truth = trace.truth().beside(deployment.shares.clients)
+    for who in ("curious-server", "eavesdropper"):
+        outcome = run_attack(
+            make("attacks", "embedding-rows"),
+            trace,
+            adversary(who),
+            knowledge=deployment.knowledge(),
+            seed=1,
+            truth=truth,
+        )
+        found = outcome.scores["words-found"]
+        assert found.value == outcome.scores["token-precision"].value == 1.0
+        assert found.chance < 0.75, "the clients must not use all words there are"
 
 
 @pytest.mark.parametrize(("words", "ends"), [([], ("read", 0)), (["truth"], ("ok", 18))])

@@ -1,5 +1,6 @@
 """What attacks on text find, where they must find nothing, and that no text is vouched for that was not there."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedspill.leaks.words.exact.row_space import row_spaces
 from fedspill.leaks.words.exact.token_test import Cells, TokenTest
 from fedspill.leaks.words.guess import ClientText, stacked
 from fedspill.leaks.words.language_model import LanguageModel
+from fedspill.leaks.words.leak import WORDS
 from fedspill.leaks.words.matched.reorderings import reordered
 from fedspill.leaks.words.metrics import ExactSequences, WordsFound
 from fedspill.leaks.words.moved_rows import moved_rows
@@ -339,6 +341,91 @@ def altered(message: AttackedText, scale: float) -> AttackedText:
     size = {name: scale * float(t.square().mean().sqrt()) for name, t in message.gradients.items()}
     noisy = {n: t + size[n] * torch.randn(t.shape, generator=rng) for n, t in message.gradients.items()}
     return replace(message, gradients=noisy)
+
+
+def noisy(message: AttackedText, sigma: float) -> AttackedText:
+    """With noise of one size on every number, as clients add it."""
+    rng = torch.Generator().manual_seed(1)
+    return replace(
+        message, gradients={n: t + sigma * torch.randn(t.shape, generator=rng) for n, t in message.gradients.items()}
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_noise_is_measured_by_what_a_layer_norm_forbids(name: str) -> None:
+    message, _ = attacked(3, 4, name=name)
+    first = message.first
+    norms = (first.ln_1, first.ln_2) if message.net.causal else (message.net.ln_e, first.ln_1)
+    assert all(message.noise_of(layer) == 0 for layer in (FIRST, "h.0.mlp.c_fc"))
+    for sigma in (1e-6, 1e-3, 1.0):
+        found = [noisy(message, sigma).noise_of(layer) for layer in (FIRST, "h.0.mlp.c_fc")]
+        assert found == pytest.approx([sigma, sigma], rel=0.15)
+    with torch.no_grad():  # learnt scales and shifts change nothing
+        for norm in norms:
+            norm.weight += 0.3 * torch.rand(norm.weight.shape)
+            norm.bias += 0.3 * torch.randn(norm.bias.shape)
+    data = text_kit.sentences(marked=name == "bert").train.take(torch.arange(3))
+    message = replace(message, gradients=gradient(message.net, data))
+    assert message.noise_of(FIRST) == 0
+    assert noisy(message, 1e-4).noise_of(FIRST) == pytest.approx(1e-4, rel=0.15)
+
+
+def test_light_noise_does_not_hide_texts_and_strong_noise_is_said() -> None:
+    message, real = attacked(3, 4)
+    found = recovered(noisy(message, 1e-7))
+    assert sorted(found.sequences) == sorted(real)
+    assert all(found.certified)
+    hidden = recovered(noisy(message, 1e-1))
+    assert not any(hidden.certified)
+    assert hidden.why.startswith("noise hides")
+
+
+def test_a_search_ends_with_its_effort_and_says_so() -> None:
+    """More inputs than the model is wide, and nothing tells the tokens: all of them would be tried everywhere."""
+    message, _ = attacked(16, 1, hidden=32)
+    first = message.rows_of(FIRST)
+    assert first is not None
+    assert row_spaces(first).crowded
+    begin = time.process_time()
+    found = recovered(replace(message, patience=1e-7))
+    assert time.process_time() - begin < 5
+    assert found.why == "the search was ended before it was through: it would take too long"
+    assert not any(found.certified)
+
+
+def test_texts_are_shown_where_data_may_be_shown_and_nowhere_else() -> None:
+    trace, own = MemoryTrace(), text_kit.clients()
+    single = LocalTraining(algorithm="fedsgd", batch_size=2)
+    Horizontal(text_kit.network(), own, Settings(rounds=1, training=single), 3, 2, trace, engine="loop").run()
+    trace.protocol |= {"classes": 2, "batch_size": 2}
+    known, truth = {"architecture": lambda: text_kit.network(seed=5)}, trace.truth().beside(own)
+    vocabulary = own[0].vocabulary
+    assert vocabulary is not None
+    written = sorted(vocabulary.text(row).strip() for row in own[0].x.tolist())
+    for attack, certified in (("words", True), ("embedding-rows", False)):
+        for show in (True, False):
+            outcome = run_attack(
+                make("attacks", attack), trace, CURIOUS_SERVER, knowledge=known, seed=1, truth=truth, show_data=show
+            )
+            if show:
+                (shown,) = outcome.evidence
+                assert (shown["kind"], shown["private"], sorted(shown["written"])) == ("texts", True, written)
+                assert [text.split() for text in shown["read"]] == [text.split() for text in shown["written"]]
+                assert shown["certified"] == [certified, certified]
+            assert any(text in repr(outcome) for text in written) == show
+
+
+def test_a_recording_without_truth_tells_how_much_was_read_and_no_word() -> None:
+    guess = ClientText(
+        [Origin(0, "client:3"), Origin(1, "client:3")],
+        [torch.tensor([5, 17]), torch.tensor([17])],
+        [stacked([[5, 17], [17]]), stacked([[17]])],
+        [torch.tensor([True, False]), torch.tensor([True])],
+    )
+    reading = WORDS.read(guess)
+    assert reading.tables[0].rows == [["client:3", 2, 3, 3, 2]]
+    assert (reading.expects, reading.withheld != "") == (pytest.approx(2 / 3), True)
+    assert "3 words and 3 texts, 2 of these with a certificate" in reading.summary
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1e-2, 0.1, 1.0])

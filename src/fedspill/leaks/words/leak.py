@@ -15,6 +15,7 @@ from fedspill.leaks.words.metrics import (
     TokenRecall,
     WordsFound,
 )
+from fedspill.leaks.words.reading import read_text
 
 WORDS = Leak(
     name="words",
@@ -43,6 +44,7 @@ WORDS = Leak(
     sentence="{figure} that a client wrote are named",
     claim="name {much} of the words that a client wrote",
     taxonomy=RECONSTRUCTION_IDS,
+    reader=read_text,
 )
 
 # The same where tokens and positions are frozen, so that the words have to be read off the other layers.

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from fedspill.errors import NotScored
+from fedspill.evidence import Evidence, Texts
 from fedspill.intervals import SHARE, Proof, Scale
 from fedspill.leaks.words.guess import ClientText
-from fedspill.leaks.words.true_text import TrueText, mean_rouge, share_exact, spoken
+from fedspill.leaks.words.true_text import TrueText, best_matches, mean_rouge, share_exact, spoken
 from fedspill.metric import Measured, Metric, clusters_of
 from fedspill.trace import Truth
+
+SHOWN = 8  # texts in a report, with --show-data only
 
 
 class OfTokens(Metric[ClientText], ABC):
@@ -60,6 +63,23 @@ class WordsFound(OfTokens):
 
     def measure(self, guess: ClientText, truth: Truth) -> Measured:
         return replace(super().measure(guess, truth), proof=_proof(guess, truth))
+
+    def evidence(self, guess: ClientText, truth: Truth, *, private: bool) -> list[Evidence]:
+        """What one client wrote, and what was read of it: whole texts, or the words of them that were named."""
+        if not private or not len(guess.of):
+            return []
+        text = TrueText.of(guess.of[0], truth)
+        written = text.sequences[:SHOWN]
+        named, sure = set(guess.tokens[0].tolist()), [False] * len(written)
+        read = [[token if token in named else None for token in one] for one in written]
+        shown = [" ".join("..." if token is None else text.shown([token]) for token in one) for one in read]
+        if written and guess.certified is not None and guess.texts(0):
+            texts = [spoken(one, text.silent) for one in guess.texts(0)]
+            for row, column in best_matches(texts, written):
+                shown[row], sure[row] = text.shown(texts[column]), bool(guess.certified[0][column])
+        return [
+            Texts("Texts of one client and what was read of them", True, list(map(text.shown, written)), shown, sure)
+        ]
 
 
 @final

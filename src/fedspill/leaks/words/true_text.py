@@ -48,6 +48,10 @@ class TrueText:
     def tokens(self) -> set[int]:
         return {token for sequence in self.sequences for token in sequence}
 
+    def shown(self, sequence: Sequence[int]) -> str:
+        """What a person reads; without a vocabulary the numbers of the tokens."""
+        return " ".join(map(str, sequence)) if self.vocabulary is None else self.vocabulary.text(sequence).strip()
+
     def units(self, sequence: Sequence[int]) -> list[Hashable]:
         """The words of a sequence as ROUGE counts them; without a vocabulary its tokens."""
         if self.vocabulary is None:
@@ -132,13 +136,18 @@ def rouge(guessed: Sequence[Hashable], real: Sequence[Hashable], size: int) -> f
     return 2 * (found & wanted).total() / (found.total() + wanted.total())
 
 
+def best_matches(guessed: Sequence[Sequence[Hashable]], real: Sequence[Sequence[Hashable]]) -> list[tuple[int, int]]:
+    """Which real sequence is held against which guess, so that they suit each other best by single words."""
+    table = torch.tensor([[rouge(one, other, 1) for one in guessed] for other in real], dtype=torch.float64)
+    rows, columns = linear_sum_assignment(-table.numpy())
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
+
+
 def mean_rouge(guessed: Sequence[Sequence[Hashable]], real: Sequence[Sequence[Hashable]], size: int) -> float:
     """Over the real sequences, each beside the guess that suits it best by single words; without one it counts 0."""
     if not guessed or not real:
         return 0.0
-    table = torch.tensor([[rouge(one, other, 1) for one in guessed] for other in real], dtype=torch.float64)
-    rows, columns = linear_sum_assignment(-table.numpy())
-    return sum(rouge(guessed[j], real[i], size) for i, j in zip(rows, columns, strict=True)) / len(real)
+    return sum(rouge(guessed[j], real[i], size) for i, j in best_matches(guessed, real)) / len(real)
 
 
 def share_exact(guessed: Sequence[Sequence[int]], real: Sequence[Sequence[int]]) -> float:

@@ -20,6 +20,7 @@ from fedspill.trace import View
 
 _FIRST = "h.0.attn.c_attn"
 _ALL = 1 << 31
+_SHARE = 0.2  # of the work of a whole attack: one core does less at a time where it looks at many pairs in turn
 
 
 @final
@@ -50,8 +51,8 @@ class WordsAttack(Attack):
         marks = Marks.seen_in(texts, messages[0].net.wte.padding_idx)
         # Of adapters every round of a client is needed, also of those who were drawn once.
         every = attacked_texts(view, _ALL, rng, device)[0] if has_adapters(messages[0].net) else messages
-        # All messages together stay within the time that an audit gives an attack; a message takes about two passes.
-        own = [replace(attacked, patience=0.5 / len(messages)) for attacked in messages]
+        # All messages together stay within the time that an audit gives an attack.
+        own = [replace(attacked, patience=_SHARE / len(messages)) for attacked in messages]
         found = [recover_text(attacked, same_inputs(attacked, every), marks, rng) for attacked in own]
         notes += dict.fromkeys(one.why for one in found if one.why)
         return ClientText(

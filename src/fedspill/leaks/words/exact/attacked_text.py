@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedspill.dataset import Examples, Vocabulary
 from fedspill.errors import NotApplicable
 from fedspill.leaks.words.embedding_rows import readable
-from fedspill.leaks.words.exact.row_space import RowSpaces, row_spaces, whitened
+from fedspill.leaks.words.exact.row_space import RowSpaces, noise_behind, rounding, row_spaces, whitened
 from fedspill.messages import Message
 from fedspill.models.lora import LoraLinear
 from fedspill.models.text_transformer import Block, TextTransformer
@@ -39,7 +39,7 @@ class AttackedText:
     whole: bool  # whether every step uses all samples, so that what was done can be done again
     plain: bool  # whether the steps are those of plain SGD, as far as is known
     rounding: float  # share of the gradient that float32 may have lost when the update was subtracted
-    patience: float = 1.0  # share of the most work that a pass over it may take: an attack has many messages
+    patience: float = 1.0  # share of the most work that may go into it (effort.py): an attack has many messages
 
     @property
     def width(self) -> int:
@@ -68,14 +68,31 @@ class AttackedText:
         """The same gradient with every row in units of its own rounding; see row_space.whitened."""
         for name in (f"{layer}.weight", f"{layer}.lora_A.default.weight"):
             if name in self.gradients:
-                kept = 0.0 if self.lr is None else 1 / (self.lr * self.steps**0.5)
-                return whitened(self.gradients[name], self.net.get_parameter(name), kept)
+                weight = self.net.get_parameter(name)
+                return whitened(self.gradients[name], weight, self._kept, self.noise_of(layer))
         return None
+
+    @property
+    def _kept(self) -> float:
+        """What a unit of weight is worth in a gradient that was had by subtracting weights."""
+        return 0.0 if self.lr is None else 1 / (self.lr * self.steps**0.5)
+
+    def noise_of(self, layer: str) -> float:
+        """How much noise there is on each number of that gradient; 0 where nothing tells, as behind several steps."""
+        causal, first = self.net.causal, self.first
+        norms = {
+            "h.0.attn.c_attn": first.ln_1 if causal else self.net.ln_e,
+            "h.0.mlp.c_fc": first.ln_2 if causal else first.ln_1,
+        }
+        norm, weight, bias = norms.get(layer), *(self.gradients.get(f"{layer}.{part}") for part in ("weight", "bias"))
+        if self.steps > 1 or not self.plain or weight is None or bias is None or not isinstance(norm, nn.LayerNorm):
+            return 0.0
+        return noise_behind(norm, weight, bias, rounding(weight, self.net.get_parameter(f"{layer}.weight"), self._kept))
 
     def spaces_of(self, layer: str) -> RowSpaces:
         """The space of these rows, at each rank that may be the right one."""
         rows = self.rows_of(layer)
-        return RowSpaces([], False) if rows is None else row_spaces(rows)
+        return RowSpaces([], False) if rows is None else row_spaces(rows, noisy=self.noise_of(layer) > 0)
 
     def sent_by(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> dict[str, Tensor]:
         """What a client with these texts would have sent, as a mean step gradient, rounded as its weights were."""

@@ -65,6 +65,11 @@ class Growing:
         state = self.net.wte(tokens) + self.net.wpe.weight[self.keys[0].shape[1]]
         return NextTokens(tokens, state, *self._asked(block, block.ln_1(state)))
 
+    def operations(self, behind: NextTokens, directions: int) -> float:
+        """Floating-point operations of `brought` with so many columns, roughly."""
+        many, length, heads, depth = self.keys[0].shape
+        return 2.0 * many * len(behind.tokens) * heads * (length + 1) * (directions + depth)
+
     def brought(self, behind: NextTokens, through: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         """(prefixes, tokens, m) what attention brings each token behind each prefix, turned by `through` (width, m).
 

@@ -9,6 +9,7 @@ import torch
 
 from fedspill.leaks.words.exact.attacked_text import AttackedText
 from fedspill.leaks.words.exact.certificate import Batch, LastBlock, certain_below, size_of, without
+from fedspill.leaks.words.exact.effort import Effort
 
 
 @dataclass(eq=False)
@@ -19,11 +20,13 @@ class Peeled:
     last: LastBlock | None
     rest: AttackedText
     proven: Batch
+    effort: Effort
 
     @staticmethod
     def of(attacked: AttackedText) -> Peeled:
         last = LastBlock.of(attacked) if attacked.whole else None
-        return Peeled(attacked, last, attacked, Batch([], [], 1.0))
+        effort = Effort.of(attacked.patience, attacked.net.wte.weight.is_cuda)
+        return Peeled(attacked, last, attacked, Batch([], [], 1.0), effort)
 
     @property
     def missing(self) -> int:

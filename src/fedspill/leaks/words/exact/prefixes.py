@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedspill.leaks.words.exact.effort import Effort
 from fedspill.leaks.words.exact.growing import Growing, block_of
 from fedspill.leaks.words.exact.row_space import RowSpace
 from fedspill.leaks.words.exact.token_test import SCREENED, Cells
 from fedspill.models.lora import linear_weight
 from fedspill.models.text_transformer import Block, TextTransformer
+
+_GATHERED, _DOUBLE = 200.0, 7.0  # operations that take as long as to gather a number, and as one product in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +40,32 @@ class _Screen:
         return _Screen(tilted, weight.T @ tilted, torch.zeros_like(norm.weight) if bias is None else bias, loose)
 
 
+def _price(alive: Growing, space: RowSpace) -> float:
+    """Operations that it takes to hold one token behind one prefix against the space: most of it is memory."""
+    return float(space.width * (_GATHERED * (alive.keys[0].shape[1] + 2) + _DOUBLE * space.free))
+
+
 @torch.no_grad()
 def grow_prefixes(
-    net: TextTransformer, cells: Cells, space: RowSpace, tolerance: float, most: int, rng: torch.Generator
+    net: TextTransformer,
+    cells: Cells,
+    space: RowSpace,
+    tolerance: float,
+    most: int,
+    effort: Effort,
+    rng: torch.Generator,
 ) -> list[list[int]]:
     """The longest texts all of whose prefixes fit: what the feed-forward part of the first block reads of each token
-    lies in the row space of its gradient. At most the `most` best are followed."""
+    lies in the row space of its gradient. At most the `most` best are followed, as long as there is effort left.
+    """
     block = block_of(net, 0)
     screen = _Screen.of(block, space, tolerance, rng)
     alive = Growing.begun(net)
     done: list[list[int]] = []
     for place in range(cells.places):
         behind = alive.try_next(cells.tokens[place])
+        if not effort.spend(alive.operations(behind, screen.tilted.shape[1])):
+            break
         base = (behind.state + screen.output_bias) @ screen.tilted
         size = (behind.state - behind.state.mean(1, keepdim=True)).norm(dim=1)
         pairs, distances = [], []
@@ -56,7 +73,7 @@ def grow_prefixes(
             part = slice(column, column + brought.shape[1])
             left = (base[part] + brought).norm(dim=2)
             near = (left < screen.loose * size[part]).nonzero() + torch.tensor([row, column], device=left.device)
-            if len(near):
+            if len(near) and effort.spend(len(near) * _price(alive, space)):
                 distance = space.distance(alive.attended(behind, *near.unbind(1)))
                 good = distance < tolerance * space.level
                 pairs.append(near[good])
@@ -69,4 +86,4 @@ def grow_prefixes(
         if not len(fits):
             return done
         alive = alive.grown(behind, fits[:, 0], fits[:, 1])
-    return done + alive.texts
+    return done + [text for text in alive.texts if text]

@@ -32,8 +32,7 @@ from fedspill.leaks.words.moved_rows import moved_rows
 FIRST = "h.0.attn.c_attn"
 TOLD_APART = (slice(0, 1), slice(0, 3), slice(2, 3))  # queries, all, values: by which an encoder's texts are told apart
 MOST_PEELS = 16
-MOST_WORK = 6e13  # floating-point operations of one pass past the dimensions: ten minutes of one core; on a GPU
-MOST_WORK_GPU = 2e16
+MOST_TRIES = 6
 _HEAD_MISSED = 0.3  # share of the head's gradient; with so much missing there is no need to look at all the others
 
 
@@ -53,7 +52,8 @@ def recover_text(
     """Everything that the message gives away; `stacked` are whitened rows of the first layer."""
     used = used_tokens(attacked)
     nothing = RowSpaces([], False)
-    spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked])) if stacked else nothing
+    noisy = attacked.noise_of(FIRST) > 0
+    spaces = row_spaces(torch.cat([part.to(stacked[0]) for part in stacked]), noisy=noisy) if stacked else nothing
     adapter = adapter_space(attacked, FIRST)
     likely = spaces.likely if adapter is None else [adapter, *spaces.likely]
     every, known = CellTables.every(attacked, used), used is not None
@@ -65,7 +65,7 @@ def recover_text(
         return cells.tokens() if told else torch.zeros(0, dtype=torch.int64) if used is None else used
 
     if not cells.any:
-        why = "the first layer has as many inputs as dimensions" if likely else "nothing of the first layer was sent"
+        why = _why_no_cell(any_space=bool(likely), noisy=noisy)
         return RecoveredText(tokens(), why=why)
     if not attacked.plain:
         return RecoveredText(tokens(), why="the steps are not those of plain SGD, so that texts cannot be checked")
@@ -77,6 +77,12 @@ def recover_text(
     if not len(named):
         named = torch.tensor(sorted({token for sequence in texts.sequences for token in sequence}), dtype=torch.int64)
     return replace(texts, tokens=named)
+
+
+def _why_no_cell(*, any_space: bool, noisy: bool) -> str:
+    if noisy:
+        return "noise hides what the first layer read, so that it cannot be told which words were there"
+    return "the first layer has as many inputs as dimensions" if any_space else "nothing of the first layer was sent"
 
 
 def used_tokens(attacked: AttackedText) -> Tensor | None:
@@ -107,9 +113,9 @@ def _texts(
         best = min(best, found, key=lambda batch: batch.unexplained)
         if peeled.proven is proven and not peeled.take_out([*found.sequences, *found.others]):
             tries += 1
-            if peeled.last is None or tries > 1 or not past:
+            if peeled.last is None or not past or tries >= MOST_TRIES or peeled.effort.ended:
                 break
-            continue  # past the dimensions a pass depends on what is drawn: once more
+            continue  # past the dimensions a pass depends on what is drawn: it is drawn anew
         tries, first = 0, peeled.rest.spaces_of(FIRST)
         of_rest = cells.of_rest([] if first.full else first.likely, peeled.rest, used, rng)
         cells = of_rest if of_rest.any else CellTables(iter([wide]))
@@ -119,6 +125,7 @@ def _texts(
     full = "the first block has as many inputs as dimensions"
     nothing_fits = full if spaces.crowded else "no text fits the first block"
     why = "the texts found do not explain all that was sent" if sequences else nothing_fits
+    why = "the search was ended before it was through: it would take too long" if peeled.effort.ended else why
     return RecoveredText(nothing, sequences, [True] * certain + [False] * (len(sequences) - certain), why)
 
 
@@ -163,19 +170,20 @@ def _prefixes(
     if spaces and spaces[0].free >= SPARE:
         most = max(200, 4 * rest.samples)
         for number, tolerance in enumerate(LADDER):
-            texts = grow_prefixes(rest.net, cells.at(number), spaces[0], tolerance, most, rng)
+            texts = grow_prefixes(rest.net, cells.at(number), spaces[0], tolerance, most, peeled.effort, rng)
             yield texts
             if len(texts) >= rest.width:  # more would fit at every looser tolerance; the rank may be another one
                 break
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
-    if drifted:  # what drifts fills the width before it fills the layers inside
+    if drifted or rest.noise_of("h.0.mlp.c_fc") > 0:  # what drifts fills the width before it fills the layers inside
         yield from _past_dimensions(peeled, cells.anywhere(), rng)
     others = spaces[1:] + row_spaces(as_sent(gradient)).likely if drifted else spaces[1:]
     others = [space for space in others if space.free >= SPARE]
     for space in others:
         for tolerance in LOOSE:
-            texts = grow_prefixes(rest.net, cells.at(len(LADDER) - 1), space, tolerance, 2 * rest.samples, rng)
+            table, most = cells.at(len(LADDER) - 1), 2 * rest.samples
+            texts = grow_prefixes(rest.net, table, space, tolerance, most, peeled.effort, rng)
             yield texts
             if len(texts) >= rest.width:
                 break
@@ -183,8 +191,7 @@ def _prefixes(
 
 def _past_dimensions(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
     """Texts where there are more prefixes than dimensions, if that is not too much work."""
-    most = peeled.attacked.patience * (MOST_WORK_GPU if cells.all_tokens().is_cuda else MOST_WORK)
-    if work(peeled.rest, cells) <= most:
+    if work(peeled.rest, cells) <= peeled.effort.left:
         yield from grow_wide(peeled, cells, rng)
 
 

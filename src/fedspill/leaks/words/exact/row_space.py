@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Dimensions that must stay free for a test to mean anything. One of them is the mean, which LayerNorm takes away; by
 # the others a wrong input passes a tolerance of a thousandth once in 10^12 times.
@@ -15,6 +15,7 @@ SPARE = 5
 _LEAST = 8  # the smallest rank that is believed without a gap near rounding
 _ROUNDING = 2.0**-24  # of float32
 _FAR = 1e3  # times rounding
+_EDGE = 1.03  # times the largest singular value of noise (Marchenko and Pastur 1967): what chance adds to it
 _HIGH = 1e2  # the same of a few more inputs than dimensions, whose weakest directions are weak
 
 
@@ -59,18 +60,43 @@ class RowSpace:
         return q[:, base.shape[1] :]
 
 
-def whitened(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
+def whitened(gradient: Tensor, weight: Tensor, kept: float, added: float = 0.0) -> Tensor:
     """(rows, width) the rows of a gradient, each in units of its own rounding, in float64; rows of zeros are left out.
 
     Rows of queries and keys are far smaller than those of values, but lie as high above their rounding. Where the
     gradient was had by subtracting weights, these are rounded too: `kept` is what a unit of weight is then worth.
+    Noise that was `added` to every number, by its standard deviation, counts as rounding does.
     """
     rows = gradient.double()
     sizes = rows.norm(dim=1)
-    noise = _ROUNDING * torch.hypot(sizes, kept * weight.detach().double().norm(dim=1))
+    noise = rounding(gradient, weight, kept)
+    noise = torch.hypot(noise, torch.full_like(noise, added * rows.shape[1] ** 0.5))
     moved = sizes > sizes.max() * 1e-14
     scaled: Tensor = rows[moved] / noise[moved, None]
     return scaled
+
+
+def rounding(gradient: Tensor, weight: Tensor, kept: float) -> Tensor:
+    """(rows,) how long the rounding of each row may be; see whitened."""
+    sizes = torch.hypot(gradient.double().norm(dim=1), kept * weight.detach().double().norm(dim=1))
+    return _ROUNDING * sizes
+
+
+@torch.no_grad()
+def noise_behind(norm: nn.LayerNorm, gradient: Tensor, of_bias: Tensor, rounded: Tensor) -> float:
+    """The standard deviation of noise on each number of the gradient (outputs, width) of a layer that reads this norm.
+
+    It is 0 where the rounding of the rows, `rounded` (outputs,), explains it. A LayerNorm hands on what is centred,
+    times its scale, plus its shift. So the rows of that gradient, divided by the scale, sum up to what the gradient of
+    the bias says, whatever was read: what is off is noise.
+    """
+    scale, shift = norm.weight.double(), norm.bias.double()
+    if float(scale.abs().min()) < 1e-2 * float(scale.abs().max()):
+        return 0.0
+    off = (gradient.double() / scale).sum(1) - (shift / scale).sum() * of_bias.double()
+    per_number = scale.reciprocal().square().sum() + (shift / scale).sum().square()
+    found = float((off.square().mean() / per_number).sqrt())
+    return found if found > _HIGH * float((rounded.square().mean() / gradient.shape[1]).sqrt()) else 0.0
 
 
 def as_sent(gradient: Tensor) -> Tensor:
@@ -104,17 +130,21 @@ class RowSpaces:
         return self.full or self.floor > _HIGH or bool(self.likely and self.likely[0].free < SPARE)
 
 
-def row_spaces(rows: Tensor) -> RowSpaces:
+def row_spaces(rows: Tensor, *, noisy: bool = False) -> RowSpaces:
     """The space of whitened rows (outputs, width) at each rank that may be the right one, the likeliest first.
 
     The likeliest rank is at the widest gap near rounding. Where local steps let the inputs drift or noise was added
-    there is no such gap: then at the widest one above, and where noise of that size would end.
+    there is no such gap: then at the widest one above, and where noise of that size would end. Of rows in units of
+    noise (`noisy`) no direction is believed that noise alone would have.
     """
     if not len(rows) or not bool(torch.isfinite(rows).all()):
         return RowSpaces([], False)
     values, directions = singular(rows)
     outputs, width = rows.shape
     ranks = likely_ranks(values, outputs, width)
+    if noisy:
+        above = int((values > _EDGE * (1 + (outputs / width) ** 0.5)).sum())
+        ranks = [rank for rank in dict.fromkeys((*ranks, above)) if 0 < rank <= above]
     likely = [RowSpace(directions[:rank].T.contiguous(), width) for rank in ranks]
     # The last two may be missing: LayerNorm takes the mean away, and a shift adds one.
     whole = len(values) == width and width > 3

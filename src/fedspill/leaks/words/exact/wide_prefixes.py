@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedspill.leaks.words.exact.attacked_text import AttackedText, alike_long, along_longest, batch_of
 from fedspill.leaks.words.exact.certificate import LastBlock
+from fedspill.leaks.words.exact.effort import Effort
 from fedspill.leaks.words.exact.growing import Growing, NextTokens, block_of
 from fedspill.leaks.words.exact.inner_space import InnerSpace
 from fedspill.leaks.words.exact.peeling import Peeled
@@ -57,7 +58,7 @@ def grow_wide(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[li
     known: list[list[int]] = []
     for _ in range(_PASSES):
         start = nothing_known.knowing(_inner(attacked, known, blocks)) if known else nothing_known
-        grown = _grown(attacked, cells, start, set(map(tuple, known)), whole, rng)
+        grown = _grown(attacked, cells, start, set(map(tuple, known)), whole, peeled.effort, rng)
         if whole is not None and (whole.enough or peeled.take_out(whole.texts)):
             yield whole.texts
             return
@@ -209,6 +210,7 @@ def _grown(
     told: _Evidence,
     known: set[tuple[int, ...]],
     whole: _Whole | None,
+    effort: Effort,
     rng: torch.Generator,
 ) -> list[list[int]]:
     """One pass from the first place to the last: all prefixes that stood out, or were known."""
@@ -221,6 +223,9 @@ def _grown(
     screen = told.screen(rng)
     for place in range(cells.places):
         behind = alive.try_next(cells.tokens[place])
+        screened = 2.0 * len(alive.texts) * len(behind.tokens) * screen[0].numel()
+        if not effort.spend(alive.operations(behind, len(screen[0]) + attacked.width) + screened):
+            break
         likely = behind.tokens[_screened(alive, behind, screen, attacked.samples)]
         drawn = max(_DRAWN, _DRAWN_FIRST // len(alive.texts))
         others = _drawn(cells, len(likely) * drawn, rng).view(len(likely), drawn)
