@@ -255,6 +255,16 @@ def test_filters_learn_in_steps_of_fewer_samples_than_a_round_must_have() -> Non
     assert bool(gated["0.weight"].any())
 
 
+def test_layers_whose_weights_are_normalised_are_gated_behind_filters() -> None:
+    """Such a weight is none of the layer's parameters, the first of which is the bias."""
+    hidden = nn.utils.parametrizations.weight_norm(nn.Linear(4 * 36, 32))
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), hidden, nn.ReLU(), nn.Linear(32, 10))
+    own = Examples(torch.rand(40, 1, 8, 8), torch.arange(40) % 10)
+    training = GradientGate(pairs=True).local(LocalTraining(lr=0.1, batch_size=10))
+    sent = train(model, state_of(model), own, training, generator(0, "weight norm"))
+    assert all(bool(tensor.isfinite().all()) for tensor in sent.values())
+
+
 def test_the_gate_stands_beside_what_acts_in_steps() -> None:
     own, model = DIGITS.train.take(torch.arange(200)), net()
     start = {name: tensor.clone() for name, tensor in state_of(model).items()}

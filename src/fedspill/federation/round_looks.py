@@ -69,14 +69,17 @@ class _Layer:
         self.caught: list[Tensor] = []
         self._passed, self._masked = passed, masked
         self._inputs: list[Tensor] = []
-        self._parameters: list[Tensor] = []  # as the round began
+        self._weight: Tensor | None = None  # as the round began, and the bias
+        self._bias: Tensor | None = None
         self._open: Tensor | None = None
         self._hook = self.caught.append if masked is None else self._let_through
 
     def forward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if not self._parameters:
+        if self._weight is None:
             self._passed.append(self)
-            self._parameters = [parameter.detach().clone() for parameter in module.parameters()]
+            # By name: a weight that is normalised is none of the layer's parameters.
+            self._weight = torch.as_tensor(module.weight).detach().clone()
+            self._bias = None if module.bias is None else torch.as_tensor(module.bias).detach().clone()
         if output.requires_grad and output.ndim == 2:
             output.register_hook(self._hook)  # type: ignore[no-untyped-call]
             if sum(map(len, self._inputs)) < _KEPT:
@@ -88,14 +91,15 @@ class _Layer:
         Columns keep their kinds so, and neighbours mostly what they have to do with each other: pixels, and columns of
         which one is 1. What both parts add to a unit is reckoned once for each sample.
         """
-        x, weight = torch.cat(self._inputs), self._parameters[0]
+        assert self._weight is not None
+        x, weight = torch.cat(self._inputs), self._weight
         width = -(-x.shape[1] // _CUTS)
         parts = zip(torch.split(x, width, 1), torch.split(weight, width, 1), strict=True)
         first = torch.stack([part @ rows.T for part, rows in parts]).cumsum(0)
         rng = torch.Generator().manual_seed(many)
         one, other, cut = (torch.randint(below, (many,), generator=rng) for below in (len(x), len(x), len(first)))
         heights = first[cut, one] + first[-1, other] - first[cut, other]
-        return (heights if len(self._parameters) == 1 else heights + self._parameters[1]).gt(0).to(x)
+        return (heights if self._bias is None else heights + self._bias).gt(0).to(x)
 
     def _let_through(self, signals: Tensor) -> Tensor:
         if self._open is None:
