@@ -500,7 +500,10 @@ def matched_table(args: argparse.Namespace) -> None:
 
 
 def members_table(args: argparse.Namespace) -> None:
-    """Whether a sentence was among those of a client, by the leak `membership`; of classifiers and of next words."""
+    """Whether a sentence was among those of a client, by the leak `membership`; of classifiers and of next words.
+
+    Clients have as many sentences as the last of `--batches` says.
+    """
     print("\n| model predicts | attack | score | n | value | by guessing |\n|---|---|---|---|---|---|")
     for objective in ("class", "next"):
         _members(args, objective)
@@ -510,9 +513,9 @@ def _members(args: argparse.Namespace, objective: str) -> None:
     plan = {
         "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
         "model": {"name": "gpt", "layers": 2, "hidden": 128, "objective": objective},
-        "partition": {"name": "uniform-batch", "batch": 8},
+        "partition": {"name": "uniform-batch", "batch": args.batches[-1]},
         "federation": {"clients": 20, "rounds": 2},
-        "training": {"lr": 0.1, "batch_size": 4, "epochs": 2},
+        "training": {"lr": 0.1, "batch_size": min(args.batches[-1], 16) // 2, "epochs": 2},
         "membership": {"members": 80, "others": 200},
     }
     run = Federation.run(args, plan)

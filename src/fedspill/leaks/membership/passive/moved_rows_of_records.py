@@ -15,7 +15,6 @@ from fedspill.leaks.membership.passive.observed import Observed
 from fedspill.leaks.membership.passive.record_losses import AT_ONCE
 
 _UNMOVED = 0.05  # share of a client's rows that do not move since it knows the record by heart; docs/words.md has .06
-_HALVINGS = 60
 
 
 def rows_of_records(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
@@ -49,35 +48,34 @@ def rows_of_records(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {name: rows for name, rows in found.items() if len(rows) == len(x)}
 
 
-def odds_by_rows(observed: Observed, x: Tensor, outsiders: Tensor) -> Tensor | None:
+def odds_by_rows(observed: Observed, x: Tensor, others: Tensor) -> Tensor | None:
     """(records, senders) log odds that a client held a record rather than not; None where no rows stand still.
 
-    How often records have a row is counted on outsiders.
+    A row moves by chance as often as others do that as many records use, `others` among them, its own one left out.
     """
-    rows = rows_of_records(observed.at(observed.rounds[0].before), torch.cat([x, outsiders]))
+    rows = rows_of_records(observed.at(observed.rounds[0].before), torch.cat([x, others]))
     senders, found = observed.senders, False
     total = torch.zeros(len(x), len(senders), dtype=torch.double)
     for name, uses in rows.items():
-        of_records, of_outsiders = uses[: len(x)].double(), uses[len(x) :].double()
-        often = (of_outsiders.sum(0) + 0.5) / (len(of_outsiders) + 1)
+        counts, of_records = uses.sum(0), uses[: len(x)].double()
+        common, of_its_others = _class_of(counts), _class_of((counts - 1).clamp_min(0))
         for column, sender in enumerate(senders):
             sent = [seen.changes[sender] for seen in observed.rounds if sender in seen.changes]
             moved = torch.stack([change[name].cpu().abs().sum(1) > 0 for change in sent if name in change])
             if not len(moved) or int((~moved.any(0)).sum()) < 2:  # one that stands still may be padding
                 continue
             found = True
-            by_chance = _by_chance(often, int(moved.any(0).sum()))
-            there = ((1 - _UNMOVED) / by_chance).log()
-            missing = (_UNMOVED / (1 - by_chance)).log()
-            total[:, column] += of_records @ torch.where(moved.any(0), there, missing)
+            there = moved.any(0).double()
+            many = torch.bincount(common, minlength=int(common.max()) + 1)
+            share = (torch.bincount(common, there, minlength=len(many)) + 0.5) / (many + 1)
+            by_chance = share[of_its_others]
+            row = torch.where(
+                there > 0, ((1 - _UNMOVED) / by_chance).log(), (_UNMOVED / (1 - by_chance)).log().clamp_max(0)
+            )
+            total[:, column] += of_records @ row
     return total if found else None
 
 
-def _by_chance(often: Tensor, moved: int) -> Tensor:
-    """(rows,) how likely a row moves though a record is not there: by so many others that as many rows move in all."""
-    fewest, most = 0.0, 1e9
-    for _ in range(_HALVINGS):
-        records = (fewest + most) / 2
-        chance = 1 - (1 - often) ** records
-        fewest, most = (records, most) if float(chance.sum()) < moved else (fewest, records)
-    return chance.clamp(1e-6, 1 - 1e-6)
+def _class_of(counts: Tensor) -> Tensor:
+    """(rows,) rows that nobody, one, up to three, up to seven records use, and so on."""
+    return (counts + 1).double().log2().long()
