@@ -500,23 +500,33 @@ def matched_table(args: argparse.Namespace) -> None:
 
 
 def members_table(args: argparse.Namespace) -> None:
-    """Whether a sentence was among those of a client, by the leak `membership`."""
-    print("\n| score of membership | n | value | by guessing |\n|---|---|---|---|")
+    """Whether a sentence was among those of a client, by the leak `membership`; of classifiers and of next words.
+
+    Clients have as many sentences as the last of `--batches` says.
+    """
+    print("\n| model predicts | attack | score | n | value | by guessing |\n|---|---|---|---|---|---|")
+    for objective in ("class", "next"):
+        _members(args, objective)
+
+
+def _members(args: argparse.Namespace, objective: str) -> None:
     plan = {
         "data": {"name": args.data, **({} if args.data == "made-up-sentences" else {"length": 40})},
-        "model": {"name": "gpt", "layers": 2, "hidden": 128},
-        "partition": {"name": "uniform-batch", "batch": 8},
+        "model": {"name": "gpt", "layers": 2, "hidden": 128, "objective": objective},
+        "partition": {"name": "uniform-batch", "batch": args.batches[-1]},
         "federation": {"clients": 20, "rounds": 2},
-        "training": {"lr": 0.1, "batch_size": 4, "epochs": 2},
+        "training": {"lr": 0.1, "batch_size": min(args.batches[-1], 16) // 2, "epochs": 2},
         "membership": {"members": 80, "others": 200},
     }
     run = Federation.run(args, plan)
-    outcome, why = run.attacked_by("membership", "curious-server")
-    if outcome is not None and outcome.status == "ok":
+    for attack in ("membership", "loss"):
+        outcome, why = run.attacked_by(attack, "curious-server")
+        if outcome is None or outcome.status != "ok":
+            print(f"| {objective} | {attack} | skipped: {why or (outcome and outcome.why)} |", flush=True)
+            continue
         for name, score in outcome.scores.items():
-            print(f"| {name} | {score.n} | {score.value:.3f} | {score.chance:.3f} |", flush=True)
-    else:
-        print(f"| membership | skipped: {why or outcome.why} |", flush=True)
+            values = f"{score.n} | {score.value:.3f} | {score.chance:.3f}"
+            print(f"| {objective} | {attack} | {name} | {values} |", flush=True)
 
 
 TABLES: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -14,6 +14,7 @@ from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.recover import recover_text
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpace, RowSpaces, row_spaces, whitened
 from fedspill.leaks.words.exact.token_test import Cells
+from fedspill.leaks.words.exact.wide_prefixes import QUICK, THOROUGH, Care
 from fedspill.registry import make
 from fedspill.trace import Origin
 from fedspill.training import gradient
@@ -84,7 +85,23 @@ def test_a_rank_that_lets_too_many_texts_fit_does_not_end_the_search(monkeypatch
     monkeypatch.setattr(recover, "grow_prefixes", grown)
     rng = torch.Generator().manual_seed(0)
     tables, spaces = CellTables(iter([every])), RowSpaces([wrong, right], False)
-    assert texts in list(recover._prefixes(Peeled.of(message), spaces, tables, every, rng))
+    assert texts in list(recover._prefixes(Peeled.of(message), spaces, tables, every, rng, QUICK))
+
+
+def test_a_pass_that_found_nothing_is_made_again_with_more_care(monkeypatch: pytest.MonkeyPatch) -> None:
+    message, _ = past_the_dimensions()
+    cares: list[Care] = []
+
+    def nothing(peeled: object, cells: object, rng: object, care: Care) -> list[list[list[int]]]:
+        cares.append(care)
+        return []
+
+    monkeypatch.setattr(recover, "grow_wide", nothing)
+    rows = message.rows_of(recover.FIRST)
+    assert rows is not None
+    recover_text(message, [rows], Marks(), torch.Generator())
+    assert cares == [QUICK, *[THOROUGH] * (len(cares) - 1)]
+    assert len(cares) == recover.MOST_TRIES
 
 
 @pytest.mark.parametrize("many", [40, 60, 66, 90])

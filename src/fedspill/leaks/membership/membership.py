@@ -1,4 +1,4 @@
-"""The audit's passive membership attack: four statistics, chosen by evidence and calibrated for each client."""
+"""The audit's passive membership attack: five statistics, chosen by evidence and calibrated for each client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class PassiveMembership(Attack):
     leak = MEMBERSHIP
     control: ClassVar[Mapping[str, Any] | None] = PASSIVE_CONTROL
 
-    only: str = ""  # "exact span", "soft span", "convolution span" or "whitened gradient"; empty: by evidence
+    only: str = (
+        ""  # one of "exact span", "moved rows", "soft span", "convolution span", "whitened gradient"; empty: any
+    )
 
     def run(self, view: View, rng: torch.Generator) -> Membership:
         observed, asked = read_observed(view), asked_of(view)

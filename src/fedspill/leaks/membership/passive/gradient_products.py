@@ -55,7 +55,7 @@ def _gradients(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, y:
 
     def loss(some: Mapping[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, {**state, **some}, (record[None],))
-        return losses(logits, label[None]).sum()
+        return losses(model, logits, record[None], label[None]).sum()
 
     each = row_by_row(grad(loss), in_dims=(None, 0, 0))(dict(parameters), x, y)
     return {name: each[name].flatten(1) for name in parameters}

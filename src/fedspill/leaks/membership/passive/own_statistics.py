@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedspill.dataset import Examples
 from fedspill.leaks.membership.passive.exact_span import best_layer, leading_directions, nearness, square_of
+from fedspill.leaks.membership.passive.moved_rows_of_records import odds_by_rows
 from fedspill.leaks.membership.passive.observed import Observed, SeenRound
 from fedspill.leaks.membership.passive.places import records_at_places
 from fedspill.leaks.membership.passive.sample_layers import LayerName, RecordsAtLayer, records_at_layers
@@ -19,6 +20,7 @@ from fedspill.leaks.membership.passive.whitened_gradient import whitened_product
 
 _WIDEST = 4096  # inputs of a layer whose spaces are computed; more would take too long
 _NUMBERS_AT_ONCE = 1 << 24  # of the records asked about, at the widest layer: 128 MB, of which some copies are needed
+_MOST = 0.5  # of outsiders must be unlikely by their rows for these to be asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +203,19 @@ def _gradient(observed: Observed, question: Question) -> Statistic | None:
     return question.split("whitened gradient", total / seen_by.clamp_min(1))
 
 
+def _rows(observed: Observed, question: Question) -> Statistic | None:
+    asked = torch.cat([question.records.x, question.left_out.x])
+    table = odds_by_rows(observed, asked, question.fitted.x)
+    if table is None:
+        return None
+    found = question.split("moved rows", table, "rows of an embedding that moved")
+    # Where few categories are all there is, outsiders have no row either that stood still: others tell more then.
+    return found if float((found.outsiders < 0).double().mean()) > _MOST else None
+
+
 _MAKERS: dict[str, Callable[[Observed, Question], Statistic | None]] = {
     "exact span": _exact,
+    "moved rows": _rows,
     "soft span": _soft,
     "convolution span": _convolution,
     "whitened gradient": _gradient,

@@ -6,30 +6,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedspill.errors import NotApplicable
 from fedspill.training import is_next_token, is_single
 
 AT_ONCE = 256  # records in one forward pass
 _MOST = 1e6  # a loss that overflowed is as bad as any
 
 
-def losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """(records,) cross-entropy of each record; for a single logit the binary one."""
+def losses(model: nn.Module, logits: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """(records,) cross-entropy of each record; for a single logit the binary one, of a text the mean of its tokens."""
     if is_next_token(logits):
-        raise NotApplicable("The model predicts the next token of a text, and this reads the class of a record.")
+        return _text_losses(model, logits, x)
     if is_single(logits):
-        return functional.binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits.dtype), reduction="none")
-    return functional.cross_entropy(logits, labels, reduction="none")
+        return functional.binary_cross_entropy_with_logits(logits.flatten(), y.to(logits.dtype), reduction="none")
+    return functional.cross_entropy(logits, y, reduction="none")
 
 
 @torch.no_grad()
 def record_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """(records,) in float64, finite, on the CPU; they go through the model where that is."""
-    parts = []
     x, y = (part.to(next(model.parameters()).device) for part in (x, y))
-    for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True):
-        logits = model(some)
-        parts.append(_text_losses(model, logits, some) if is_next_token(logits) else losses(logits, labels))
+    parts = [
+        losses(model, model(some), some, labels)
+        for some, labels in zip(torch.split(x, AT_ONCE), torch.split(y, AT_ONCE), strict=True)
+    ]
     return torch.cat(parts).double().cpu().nan_to_num(_MOST, _MOST, 0.0).clamp(max=_MOST)
 
 

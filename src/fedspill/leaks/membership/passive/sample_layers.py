@@ -101,7 +101,7 @@ def _captured(
     handles = [layer.register_forward_hook(catch) for layer in layers]
     try:
         with torch.set_grad_enabled(signals):
-            loss = losses(model(x), y).sum()
+            loss = losses(model, model(x), x, y).sum()
     finally:
         for handle in handles:
             handle.remove()

@@ -26,7 +26,7 @@ from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.prefixes import grow_prefixes
 from fedspill.leaks.words.exact.row_space import SPARE, RowSpaces, as_sent, row_spaces
 from fedspill.leaks.words.exact.token_test import Cells
-from fedspill.leaks.words.exact.wide_prefixes import grow_wide, work
+from fedspill.leaks.words.exact.wide_prefixes import QUICK, THOROUGH, Care, grow_wide, work
 from fedspill.leaks.words.moved_rows import moved_rows
 
 FIRST = "h.0.attn.c_attn"
@@ -105,8 +105,9 @@ def _texts(
         if peeled.nothing_left:
             return RecoveredText(nothing, proven.sequences, [True] * len(proven.sequences))
         past = causal and spaces.crowded
+        care = THOROUGH if tries else QUICK
         by_arranging = _arranged(peeled, spaces, cells, marks, rng)
-        candidates = _prefixes(peeled, spaces, cells, wide, rng) if causal else by_arranging
+        candidates = _prefixes(peeled, spaces, cells, wide, rng, care) if causal else by_arranging
         found = _best(peeled, candidates, all_or_none=past)
         if found.unexplained < certain_below(attacked):
             return RecoveredText(nothing, found.sequences, [True] * len(found.sequences))
@@ -115,7 +116,7 @@ def _texts(
             tries += 1
             if peeled.last is None or not past or tries >= MOST_TRIES or peeled.effort.ended:
                 break
-            continue  # past the dimensions a pass depends on what is drawn: it is drawn anew
+            continue  # past the dimensions a pass depends on what is drawn: it is drawn anew, with more care
         tries, first = 0, peeled.rest.spaces_of(FIRST)
         of_rest = cells.of_rest([] if first.full else first.likely, peeled.rest, used, rng)
         cells = of_rest if of_rest.any else CellTables(iter([wide]))
@@ -149,7 +150,7 @@ def _best(peeled: Peeled, candidates: Iterator[list[list[int]]], *, all_or_none:
 
 
 def _prefixes(
-    peeled: Peeled, found: RowSpaces, cells: CellTables, wide: Cells, rng: torch.Generator
+    peeled: Peeled, found: RowSpaces, cells: CellTables, wide: Cells, rng: torch.Generator, care: Care
 ) -> Iterator[list[list[int]]]:
     """Texts that fit the first block's feed-forward part, at each tolerance."""
     rest = peeled.rest
@@ -161,7 +162,7 @@ def _prefixes(
         return
     if found.crowded and rest.steps == 1 and rest.whole:
         believed = False
-        for texts in _past_dimensions(peeled, wide, rng):
+        for texts in _past_dimensions(peeled, wide, rng, care):
             believed = True
             yield texts
         if believed:
@@ -177,7 +178,7 @@ def _prefixes(
     # What drifted over steps is as large as what it drifted from: there rows keep their lengths.
     drifted = rest.steps > 1 or not rest.whole
     if drifted or rest.noise_of("h.0.mlp.c_fc") > 0:  # what drifts fills the width before it fills the layers inside
-        yield from _past_dimensions(peeled, cells.anywhere(), rng)
+        yield from _past_dimensions(peeled, cells.anywhere(), rng, care)
     others = spaces[1:] + row_spaces(as_sent(gradient)).likely if drifted else spaces[1:]
     others = [space for space in others if space.free >= SPARE]
     for space in others:
@@ -189,10 +190,10 @@ def _prefixes(
                 break
 
 
-def _past_dimensions(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
+def _past_dimensions(peeled: Peeled, cells: Cells, rng: torch.Generator, care: Care) -> Iterator[list[list[int]]]:
     """Texts where there are more prefixes than dimensions, if that is not too much work."""
     if work(peeled.rest, cells) <= peeled.effort.left:
-        yield from grow_wide(peeled, cells, rng)
+        yield from grow_wide(peeled, cells, rng, care)
 
 
 def _beside(peeled: Peeled, candidates: Sequence[Sequence[int]], *, all_or_none: bool) -> Batch | None:

@@ -24,12 +24,23 @@ from fedspill.leaks.words.exact.peeling import Peeled
 from fedspill.leaks.words.exact.token_test import Cells
 from fedspill.models.lora import linear_weight
 
+
+@dataclass(frozen=True)
+class Care:
+    """How closely passes look."""
+
+    judged: int  # tokens behind a prefix that all blocks judge: the best of the first block
+    stands_out: float  # deviations of random tokens above which a token is followed
+    every_block: bool  # whether all of all blocks is asked, also where less would do
+
+
 # Where nothing else is said, chosen on batches of seed 1 with decoders 4 x 128 and 6 x 256 (benchmarks/words.py decoder
-# --embeddings), `_USUAL` and `_BESIDE` also on ten local steps of seed 98500.
+# --embeddings), `_USUAL` and `_BESIDE` also on ten local steps of seed 98500; `THOROUGH` on five batches of seed 300,
+# 4 x 128, that `QUICK` does not read.
+QUICK, THOROUGH = Care(6, 8.0, every_block=False), Care(16, 5.0, every_block=True)
 _PASSES = 6
-_BEST, _DRAWN = 6, 8  # tokens behind a prefix that all blocks judge: the best of the first block, and random ones
+_DRAWN = 8  # random tokens behind a prefix that are judged beside the best
 _DRAWN_FIRST = 100  # random ones at the first place
-_STANDS_OUT = 8.0  # deviations of random tokens above which a token is followed
 _CLEARLY = 2.0  # times that: where the first tokens stand out so far, no further block is asked
 _AT_A_TIME = 0.1  # of the width: so many inputs are taken for known together, because the space is turned each time
 _EXACT = 1e-5  # share that float32 may leave of an input that lies in the space wholly
@@ -44,7 +55,7 @@ _AT_ONCE_OUT = 0.05  # of the width: whole texts with so many tokens are taken o
 
 
 @torch.no_grad()
-def grow_wide(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[list[list[int]]]:
+def grow_wide(peeled: Peeled, cells: Cells, rng: torch.Generator, care: Care) -> Iterator[list[list[int]]]:
     """After each pass the texts that are believed to have been there, or their beginnings, while they become more.
 
     Texts that are proven are taken out on the way, and as soon as what is left is within the dimensions it ends.
@@ -52,13 +63,13 @@ def grow_wide(peeled: Peeled, cells: Cells, rng: torch.Generator) -> Iterator[li
     attacked = peeled.rest
     if not cells.places or not all(f"h.{block}.mlp.c_proj.weight" in attacked.gradients for block in _blocks(attacked)):
         return
-    nothing_known = _needed(attacked, cells, rng)
+    nothing_known = _needed(attacked, cells, rng, care)
     blocks = len(nothing_known.spaces)
     whole = None if peeled.last is None else _Whole(peeled, peeled.last)
     known: list[list[int]] = []
     for _ in range(_PASSES):
         start = nothing_known.knowing(_inner(attacked, known, blocks)) if known else nothing_known
-        grown = _grown(attacked, cells, start, set(map(tuple, known)), whole, peeled.effort, rng)
+        grown = _grown(attacked, cells, start, set(map(tuple, known)), whole, peeled.effort, rng, care)
         if whole is not None and (whole.enough or peeled.take_out(whole.texts)):
             yield whole.texts
             return
@@ -97,12 +108,12 @@ class _Evidence:
         return self.spaces[0].screen(self.directions, rng)
 
 
-def _needed(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> _Evidence:
+def _needed(attacked: AttackedText, cells: Cells, rng: torch.Generator, care: Care) -> _Evidence:
     """Half of the first inner layer, all of it, or of more blocks: what it takes for the first tokens to stand out."""
     first, others = cells.tokens[0], _drawn(cells, _DRAWN_FIRST, rng)
     tried = torch.cat([first, others])[:, None]
     evidence = _Evidence([], 4 * attacked.width)
-    for half in (True, False):
+    for half in (False,) if care.every_block else (True, False):
         inner = (2 if half else 4) * attacked.width
         usual = _Usual.drawn(attacked, cells, inner, rng)
         spaces: list[InnerSpace] = []
@@ -111,7 +122,7 @@ def _needed(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> _Evid
             spaces.append(InnerSpace.of(attacked.gradients[f"h.{block}.mlp.c_proj.weight"], usual.covariance()))
             shares = spaces[-1].shares(read[:, 0])
             total = total + _deviations(shares[None], len(others))[0, : len(first)]
-            out = total / len(spaces) ** 0.5 > _STANDS_OUT
+            out = total / len(spaces) ** 0.5 > care.stands_out
             evidence = _Evidence(spaces, evidence.directions)
             if not bool(out.any()):
                 continue
@@ -120,8 +131,8 @@ def _needed(attacked: AttackedText, cells: Cells, rng: torch.Generator) -> _Evid
                 evidence = _Evidence(spaces, _directions(there, usually))
             # An input that was there lies in the rows by rows / inputs, and its rest as any other one does.
             inputs = attacked.width * float((1 - usually) / (there.median() - usually).clamp_min(1e-3))
-            clear = float((total[out] / len(spaces) ** 0.5).median()) > _CLEARLY * _STANDS_OUT
-            if clear and (not half or inputs < _ROOMY * inner):
+            clear = float((total[out] / len(spaces) ** 0.5).median()) > _CLEARLY * care.stands_out
+            if clear and not care.every_block and (not half or inputs < _ROOMY * inner):
                 return evidence
     return evidence
 
@@ -212,6 +223,7 @@ def _grown(
     whole: _Whole | None,
     effort: Effort,
     rng: torch.Generator,
+    care: Care,
 ) -> list[list[int]]:
     """One pass from the first place to the last: all prefixes that stood out, or were known."""
     if whole is not None:
@@ -226,7 +238,9 @@ def _grown(
         screened = 2.0 * len(alive.texts) * len(behind.tokens) * screen[0].numel()
         if not effort.spend(alive.operations(behind, len(screen[0]) + attacked.width) + screened):
             break
-        likely = behind.tokens[_screened(alive, behind, screen, attacked.samples)]
+        likely = behind.tokens[
+            _screened(alive, behind, screen, max(care.judged, 4 * attacked.samples // len(alive.texts)))
+        ]
         drawn = max(_DRAWN, _DRAWN_FIRST // len(alive.texts))
         others = _drawn(cells, len(likely) * drawn, rng).view(len(likely), drawn)
         judged = torch.cat([likely, others], 1)
@@ -236,7 +250,7 @@ def _grown(
         rows = zip(alive.texts, judged.tolist(), strict=True)
         had = torch.tensor([[(*text, token) in known for token in row] for text, row in rows])
         had = had.to(evidence.device) & evidence.isfinite()
-        good = evidence > max(_STANDS_OUT, _USUAL * usual)
+        good = evidence > max(care.stands_out, _USUAL * usual)
         if len(alive.texts) > 1:
             good &= evidence >= _BESIDE * evidence.masked_fill(had, -torch.inf).max(1, keepdim=True).values
         good |= had
@@ -261,7 +275,7 @@ def _grown(
     return found
 
 
-def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tensor], samples: int) -> Tensor:
+def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tensor], best: int) -> Tensor:
     """(prefixes, best) numbers of the tokens behind each prefix that the first block holds for likeliest."""
     kind = _quick(behind.state)
     block, many = block_of(alive.net, 0), len(behind.tokens)
@@ -286,7 +300,7 @@ def _screened(alive: Growing, behind: NextTokens, looked_at: tuple[Tensor, Tenso
     shares = shares - shares.median(1, keepdim=True).values
     if len(alive.texts) > 8:  # some tokens are nearer to the space behind every prefix
         shares = shares - shares.median(0, keepdim=True).values
-    return shares.topk(min(many, max(_BEST, 4 * samples // len(alive.texts))), 1).indices
+    return shares.topk(min(many, best), 1).indices
 
 
 def _quick(like: Tensor) -> torch.dtype:
