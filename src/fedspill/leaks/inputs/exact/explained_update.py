@@ -34,7 +34,7 @@ class ExplainedUpdate:
 def labels_by_last_layer(attacked: AttackedMessage, samples: Tensor) -> Tensor:
     """(k,) the labels of samples (k, *shape): the last layer's gradient is (p - y) times features, and both are known.
 
-    Raises CannotRecover where no linear layer is the last one.
+    Raises CannotRecover where no linear layer is the last one, or it was frozen or held back.
 
     Exact after one step; after more of them nearly so, as long as the model did not move far.
     """
@@ -44,6 +44,8 @@ def labels_by_last_layer(attacked: AttackedMessage, samples: Tensor) -> Tensor:
         raise CannotRecover("the network has no last linear layer that all goes through")
     last = linear[-1]
     name, head = chain[last]
+    if f"{name}.weight" not in attacked.gradients:
+        raise CannotRecover(f"the message holds nothing of {name}.weight, so that labels are not told")
     with torch.no_grad():
         features = nn.Sequential(*(module for _, module in chain[:last]))(samples)
         logits = head(features)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -74,15 +74,11 @@ def one_step_after(attacked: AttackedMessage, x: Tensor, labels: Tensor, classes
     counts = _counts(attacked)
     sent = {name: torch.zeros_like(p) for name, p in trained.items()}
     mean = {name: torch.zeros_like(p) for name, p in trained.items()}
-    velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
-    for count in counts:
-        step = _gradient(attacked, model, x, targets)
+    for count, step in zip(counts, trained_on(attacked, model, x, targets), strict=True):
         with torch.no_grad():
             for name, parameter in trained.items():
                 sent[name] += count / sum(counts) * step[name]
                 mean[name] += count / sum(counts) * parameter
-                velocity[name] = step[name] + attacked.momentum * velocity[name]
-                parameter.sub_(attacked.lr * velocity[name])
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(mean[name])
@@ -90,6 +86,19 @@ def one_step_after(attacked: AttackedMessage, x: Tensor, labels: Tensor, classes
     missed = _norm({name: sent[name] - seen[name] for name in trained}) / _norm({name: seen[name] for name in trained})
     corrected = {name: seen[name] - (sent[name] - there[name]) for name in trained}
     return _one_step(attacked, model, corrected), missed if math.isfinite(missed) else math.inf
+
+
+def trained_on(attacked: AttackedMessage, model: nn.Module, x: Tensor, targets: Tensor) -> Iterator[dict[str, Tensor]]:
+    """The gradient of each step of training on x, while `model` is at the weights that it is taken at."""
+    assert attacked.lr is not None
+    velocity = dict[str, Tensor]()
+    for _ in range(attacked.steps):
+        step = _gradient(attacked, model, x, targets)
+        yield step
+        with torch.no_grad():
+            for name, gradient in step.items():
+                velocity[name] = gradient + attacked.momentum * velocity.get(name, torch.zeros_like(gradient))
+                model.get_parameter(name).sub_(attacked.lr * velocity[name])
 
 
 def explanation(

@@ -2,7 +2,8 @@
 
 Which way is best depends on how far the model moved, on the number of samples and on the widths, and nobody needs to
 know: training on what a way found, as the client did, tells how much of the update it leaves. From the best one,
-solving for one step and training again, in turns, leads on (mean_weights.py).
+solving for one step and training again, in turns, leads on (mean_weights.py). Where that does not end at the update,
+all samples are moved together (moved_together.py), which needs neither a threshold nor all of them found.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedspill.leaks.inputs.exact.explained_update import labels_by_last_layer, room_for_rounding
+from fedspill.leaks.inputs.exact.explained_update import (
+    can_be_trained_again,
+    labels_by_last_layer,
+    room_for_rounding,
+)
 from fedspill.leaks.inputs.exact.front import Front
 from fedspill.leaks.inputs.exact.local_steps import pair_gradients_in
 from fedspill.leaks.inputs.exact.mean_weights import (
@@ -24,6 +29,7 @@ from fedspill.leaks.inputs.exact.mean_weights import (
     one_step_after,
     one_step_at,
 )
+from fedspill.leaks.inputs.exact.moved_together import moved_together
 from fedspill.leaks.inputs.exact.roots_of_sums import roots_of_sum
 from fedspill.leaks.inputs.exact.sample_roots import SpanCondition, descend, find_roots, is_known
 from fedspill.leaks.inputs.exact.two_linear_layers import gradient_bases
@@ -33,8 +39,8 @@ MOST_SAMPLES = 32  # none is taken out of the update, so that more are not told 
 NEAR = 0.1  # share of the update that a way may leave for no other one to be tried
 STRAY = 0.15  # residual of the span condition from which on a sample is sought anew
 SAME_SAMPLE = 0.25  # relative distance within which two ways have found the same sample, each with its error
-SHAKES = 3  # times that samples which nearly explain the update are moved by as much as they leave, and led on
 MOST_OTHERS = 6  # candidates that are tried in the places of samples
+MOST_UNKNOWNS = 256  # B * B, of samples that are moved together
 POLISH = 20  # moves of a sample towards the corrected message
 
 
@@ -66,37 +72,54 @@ def nearly_explaining(
     not begin with a linear pair, or convolutions and one.
     """
     room = room_for_rounding(attacked)
+    # Moved together, samples take what training on them sends for what the client sent, so its steps must be known.
+    together = can_be_trained_again(attacked) and attacked.samples**2 <= MOST_UNKNOWNS
+    best, read = _read_in_ways(attacked, shape, classes, rng, scale, alone=not together)
+    solve = _solver(shape, rng, scale)
+    if best is not None:
+        best = explanation(attacked, best.x, best.labels, classes, solve, room / 2)
+    if together and (best is None or best.missed > room):
+        moved = moved_together(attacked, shape, classes, rng, read)
+        moved = explanation(attacked, moved.x, moved.labels, classes, solve, room / 2)
+        best = min(moved, best or moved, key=lambda one: one.missed)
+    return best
+
+
+def _read_in_ways(
+    attacked: AttackedMessage,
+    shape: tuple[int, ...],
+    classes: int,
+    rng: torch.Generator,
+    scale: float | None,
+    *,
+    alone: bool,
+) -> tuple[Explanation | None, Tensor]:
+    """The best that readings find, None where that is less than half of the samples, and all (k, *shape) that they do.
+
+    Where nothing follows (`alone`), each reading is tried twice, and what one finds also in the places of what others
+    did.
+    """
     middle = one_step_at(attacked, mean_share(attacked))
 
     def judged(x: Tensor) -> Explanation:
         labels = labels_by_last_layer(middle, x)
         return Explanation(x, labels, one_step_after(attacked, x, labels, classes)[1])
 
-    best: Explanation | None = None
+    size, best, every = attacked.samples, None, list[Tensor]()
     pool = torch.zeros(0, *shape, dtype=torch.float64)
-    for reading in (*READINGS, *READINGS[1:]):  # what is random in a search may find more the second time
+    for reading in (*READINGS, *READINGS[1:]) if alone else READINGS:  # what is random may find more the second time
         x = _read(attacked, reading, shape, rng, scale)
+        every.append(x)
         pool = _unlike(torch.cat([pool, x]))
-        full = [judged(part[: attacked.samples]) for part in (x, pool) if len(part) >= attacked.samples]
+        full = [judged(part[:size]) for part in (x, pool) if len(part) >= size]
         best = min([*full, *([best] if best else [])], key=lambda one: one.missed, default=None)
-        if best is not None and best.missed > NEAR:
-            best = _exchanged(best, _unlike(torch.cat([best.x, x, pool]))[attacked.samples :], judged)
-        if best is not None and best.missed < max(NEAR, room):
+        if best is not None and alone and best.missed > NEAR:
+            best = _exchanged(best, _unlike(torch.cat([best.x, x, pool]))[size:], judged)
+        if best is not None and best.missed < NEAR:
             break
-    if best is None and 2 * len(pool) < attacked.samples:
-        return None
-    if best is None:  # what was not found begins as the mean of the others
-        best = judged(torch.cat([pool, pool.mean(0).expand(attacked.samples - len(pool), *shape)]))
-    solve = _solver(shape, rng, scale)
-    best = explanation(attacked, best.x, best.labels, classes, solve, room / 2)
-    for _ in range(SHAKES if room < best.missed < NEAR else 0):
-        # A rectifier that is on for the candidate and off for the sample stays so in turns that move it little.
-        moved = best.x * (1 + best.missed * torch.randn(best.x.shape, generator=rng, dtype=best.x.dtype))
-        again = explanation(attacked, moved, best.labels, classes, solve, room / 2)
-        best = min(best, again, key=lambda one: one.missed)
-        if best.missed < room:
-            break
-    return best
+    if best is None and 2 * len(pool) >= size:  # what was not found begins as the mean of the others
+        best = judged(torch.cat([pool, pool.mean(0).expand(size - len(pool), *shape)]))
+    return best, torch.cat(every)
 
 
 def _read(
