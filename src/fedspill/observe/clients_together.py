@@ -48,7 +48,6 @@ class Hypotheses:
         1.3  # and are so large each: of many classes unlike clients' parameters sum to much (convention)
     )
     unseen: float = 0.65  # of the errors' variance stays stated: what all err by together does not show (development)
-    least_slope: float = 0.1  # of estimates in the truth: below it nothing was read (convention)
 
     def alike_below(self, classes: int) -> float:
         """Of `between`: what differs less is alike."""
@@ -67,17 +66,9 @@ class _Read:
 
     @staticmethod
     def of(results: Sequence[RehearsedShares]) -> _Read:
-        measured, noise = [], []
-        for one in results:
-            known = one.counts.double() / one.counts.sum(1, keepdim=True)
-            found = known + one.errors
-            x, y = known - known.mean(0), found - found.mean(0)
-            slope = float((x * y).sum() / (x * x).sum().clamp_min(1e-30))
-            slope = min(max(slope, HYPOTHESES.least_slope), 1.0)
-            measured.append(known.mean(0) + (one.shares - found.mean(0)) / slope)
-            # Rounds that contradict each other say something of how large errors are, but most of that averages out.
-            noise.append(one.doubt / slope**2 * (y - slope * x).square().mean())
-        return _Read(torch.stack(measured), torch.stack(noise)[:, None].clamp_min(1e-12))
+        # Rounds that contradict each other say something of how large errors are, but most of that averages out.
+        noise = [one.doubt * one.own_errors.square().mean() for one in results]
+        return _Read(torch.stack([one.measured for one in results]), torch.stack(noise)[:, None].clamp_min(1e-12))
 
 
 def read_together(results: Sequence[RehearsedShares]) -> list[RehearsedShares]:

@@ -47,7 +47,7 @@ FAR = 2.0  # times as far from the middle as the farthest make-believe client: n
 class RehearsalSizes:
     """How much is rehearsed."""
 
-    broad: int = 48  # make-believe clients of a round, for each of `known`
+    broad: int = 96  # make-believe clients of a round, for each of `known`
     near: int = 32  # of a client: 24 read labels as well as 64, whole layers want a few more (development)
     known: tuple[int, ...] = (0, 2, 6, 20)  # passes over the auxiliary samples before
     kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
@@ -353,12 +353,14 @@ def _broad(
     places = ((2 * place + 1) * len(sizes) // (2 * plan.sizes) for place in range(plan.sizes))
     sizes = sorted({sizes[place] for place in places})
     best: _Begun | None = None
+    draws = int(torch.randint(1 << 62, (1,), generator=rng))
     for learnt in knowing:
+        same = torch.Generator().manual_seed(draws)  # what is compared is compared on the same draws
         played, shares, folds = [], [], []
         for size in sizes:
-            counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, rng), size)
+            counts = counts_of_shares(broad_shares(plan.broad // len(sizes), classes, plan.kinds, same), size)
             fold = torch.arange(len(counts)) // len(plan.kinds) % plan.folds  # each fold has all kinds
-            played.append(learnt.play(deal(counts, labels, rng), rng))
+            played.append(learnt.play(deal(counts, labels, same), same))
             shares.append(counts.double() / size)
             folds.append(fold)
         sent, known, fold = _Sent.joined(played), torch.cat(shares), torch.cat(folds)
@@ -479,7 +481,6 @@ def _near(
         return alone, None
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(around.played, asked, strict=True)]
-    doubt *= (1 + 1 / len(updates)) ** 0.5  # near draws stand around what the same updates said: the last is read twice
     return [RehearsedShares(found.shares, around.counts, found.errors, doubt, one) for one in near], around
 
 

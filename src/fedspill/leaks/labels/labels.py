@@ -31,6 +31,7 @@ from fedspill.observe.rehearsed_shares import (
     leading_rounds,
     rehearsed_clients,
 )
+from fedspill.observe.share_fits import positive
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 
@@ -163,23 +164,18 @@ def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: Tensor) -> Lab
     return replace(rehearsed, **own, routes=tuple(one if itself else other for itself, one, other in both))
 
 
-def widened(result: RehearsedShares) -> float:
-    """How much larger a client's errors are taken to be than those of make-believe ones."""
-    return rareness(len(result.shares)) * result.doubt
-
-
 def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
     """Counts, how sure each is, the expected share of labels that are right, and bounds of the counts; (classes,) each.
 
-    An estimate errs as those of make-believe clients do, by more where the auxiliary samples are few and where the
-    client's rounds contradict each other.
+    An estimate errs as readings of make-believe clients do, by more where the auxiliary samples are few.
     """
     counts = counts_of_shares(result.shares[None], samples)[0]
-    errors = widened(result) * result.errors
+    errors = rareness(len(result.shares)) * result.own_errors
     amounts, spread = samples * result.shares, samples * errors.square().mean(0).sqrt() + LEAST_SPREAD
     below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
     exact = above - torch.where(counts > 0, below, torch.zeros_like(below))
-    expected = 1 - 0.5 * float(errors.abs().sum(1).mean())
+    wrong = positive(result.known + errors) - result.known  # no share is read as negative
+    expected = 1 - 0.5 * float(wrong.abs().sum(1).mean())
     reach = float(torch.special.ndtri(torch.tensor((1 + COUNTS.stated) / 2, dtype=torch.float64))) * spread
     low, high = ((amounts + side * reach).round().clamp(0, samples).long() for side in (-1, 1))
     return counts, exact, min(max(expected, 0.0), 1.0), low, high
