@@ -42,7 +42,7 @@ class Hypotheses:
     noise: tuple[float, ...] = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # over the make-believe clients' variance of errors
     doubt_of_noise: float = 0.35  # deviation of its logarithm, around what `rareness` says (development)
     common: float = 0.2  # of the errors' variance is the same for all: they are read by the same samples (development)
-    alike: float = 0.001  # probability that clients are alike: errors hang together, and look like evidence (development)
+    alike: float = 0.001  # probability that clients are alike; errors that hang together look like it (development)
     alike_sum: float = 13.3  # Dirichlet parameters of clients that are alike sum to this at least (development)
     alike_each: float = (
         1.3  # and are so large each: of many classes unlike clients' parameters sum to much (convention)

@@ -43,7 +43,7 @@ class RehearsedShares:
         """(make-believe clients, classes) errors of estimates that are not drawn to a centre.
 
         Make-believe clients lie around a centre that says something of them. The real one does not lie around it: the
-        centre was read from the very update that is read, with the same error. So its error is that of the reading alone.
+        centre was read from the very update that is read, with the same error. So it errs as the reading alone does.
         """
         x, e = self.known - self.known.mean(0), self.errors - self.errors.mean(0)
         errors: Tensor = (e - (self.slope - 1) * x) / self.slope

@@ -20,7 +20,6 @@ from fedspill.leaks.labels.leak import LABELS
 from fedspill.observe.clients_together import read_together
 from fedspill.observe.drawn_clients import broad_shares, counts_of_shares
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
-from fedspill.observe.real_errors import rareness
 from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
 from fedspill.observe.rehearsed_result import RehearsedShares
 from fedspill.observe.rehearsed_shares import (
@@ -31,7 +30,6 @@ from fedspill.observe.rehearsed_shares import (
     leading_rounds,
     rehearsed_clients,
 )
-from fedspill.observe.share_fits import positive
 from fedspill.reads import MODELS_AND_HEAD_OF_UPDATES
 from fedspill.trace import Origin, View
 
@@ -167,15 +165,14 @@ def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: Tensor) -> Lab
 def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
     """Counts, how sure each is, the expected share of labels that are right, and bounds of the counts; (classes,) each.
 
-    An estimate errs as readings of make-believe clients do, by more where the auxiliary samples are few.
+    An estimate errs as readings of make-believe clients do.
     """
     counts = counts_of_shares(result.shares[None], samples)[0]
-    errors = rareness(len(result.shares)) * result.own_errors
+    errors = result.own_errors
     amounts, spread = samples * result.shares, samples * errors.square().mean(0).sqrt() + LEAST_SPREAD
     below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
     exact = above - torch.where(counts > 0, below, torch.zeros_like(below))
-    wrong = positive(result.known + errors) - result.known  # no share is read as negative
-    expected = 1 - 0.5 * float(wrong.abs().sum(1).mean())
+    expected = 1 - 0.5 * float(errors.abs().sum(1).mean())
     reach = float(torch.special.ndtri(torch.tensor((1 + COUNTS.stated) / 2, dtype=torch.float64))) * spread
     low, high = ((amounts + side * reach).round().clamp(0, samples).long() for side in (-1, 1))
     return counts, exact, min(max(expected, 0.0), 1.0), low, high
