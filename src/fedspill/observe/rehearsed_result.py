@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,7 @@ class RehearsedShares:
     errors: Tensor  # (make-believe clients, classes) of their estimated shares
     doubt: float  # how much further apart its rounds' estimates lie than theirs
     near: bool  # whether the update lies among what the make-believe clients sent
+    first_error: float = math.inf  # the mean L1 distance of the first estimate, which the centre is
 
     @property
     def error(self) -> float:
@@ -43,11 +45,13 @@ class RehearsedShares:
         """(make-believe clients, classes) errors of estimates that are not drawn to a centre.
 
         Make-believe clients lie around a centre that says something of them. The real one does not lie around it: the
-        centre was read from the very update that is read, with the same error. So it errs as the reading alone does.
+        centre was read from the very update that is read, with the same error. So it errs as the reading alone does,
+        or as the centre does where little is read.
         """
         x, e = self.known - self.known.mean(0), self.errors - self.errors.mean(0)
         errors: Tensor = (e - (self.slope - 1) * x) / self.slope
-        return errors
+        size = float(errors.abs().sum(1).mean())
+        return errors * min(1.0, self.first_error / max(size, 1e-12))
 
     @property
     def measured(self) -> Tensor:

@@ -481,7 +481,8 @@ def _near(
         return alone, None
     main = scenes[0].reader.main()
     near = [_is_near(s.readings[main], own.readings[main][0]) for s, own in zip(around.played, asked, strict=True)]
-    return [RehearsedShares(found.shares, around.counts, found.errors, doubt, one) for one in near], around
+    first = float(errors.abs().sum(1).mean())
+    return [RehearsedShares(found.shares, around.counts, found.errors, doubt, one, first) for one in near], around
 
 
 def _by_layers(
