@@ -1,4 +1,4 @@
-"""Errors that an estimate states: those of the reading alone, whatever centre make-believe clients were drawn around."""
+"""Errors that an estimate states are those of the reading alone, whatever centre make-believe clients lie around."""
 
 import pytest
 import torch
