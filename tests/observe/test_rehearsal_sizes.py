@@ -24,18 +24,12 @@ def cost(width: int) -> int:
     return operations_of_training(shop(width).model, torch.zeros(1, 8), SAMPLES, 32)
 
 
-@pytest.mark.parametrize(("width", "near"), [(16, RehearsalSizes().near), (4096, LEAST_NEAR)])
-def test_cheap_trainings_are_repeated_as_often_as_wanted_and_dear_ones_as_seldom_as_tells_something(
-    width: int, near: int
-) -> None:
-    assert affordable(shop(width), SAMPLES, flops=1e15).near == near
-
-
-def test_between_the_two_as_many_as_are_paid_for() -> None:
-    width = 600
-    near = int(ENOUGH_FLOPS / cost(width))
-    assert LEAST_NEAR < near < RehearsalSizes().near
-    assert affordable(shop(width), SAMPLES, flops=1e15).near == near
+def test_dear_trainings_are_repeated_less_often() -> None:
+    cheap, dear = (affordable(shop(width), SAMPLES, flops=1e15) for width in (16, 4096))
+    assert RehearsalSizes().near * cost(16) < ENOUGH_FLOPS < LEAST_NEAR * cost(4096)
+    assert (cheap.near, cheap.broad) == (RehearsalSizes().near, RehearsalSizes().broad)
+    assert dear.near == LEAST_NEAR < cheap.near
+    assert dear.least_broad <= dear.broad < cheap.broad
 
 
 def test_what_the_fewest_rehearsals_would_overspend_is_not_rehearsed() -> None:

@@ -361,7 +361,10 @@ def _rehearsals(deployment: Deployment, sizes: _Sizes, measured: _Calibration) -
     tests = habits * len(degrees)
     learnt += habits * sum(degrees)
     passes = learnt * len(shop.auxiliary) / samples  # as many samples as so many clients have
-    trained = tries * plan.broad + tests * max(plan.broad // 2, plan.least_broad) + sizes.messages * plan.near
+    around = sizes.messages
+    if shop.training.algorithm == "fedavg":  # a client holds the same samples in all rounds, and is rehearsed in some
+        around = min(around, plan.leading * len(deployment.shares.clients))
+    trained = tries * plan.broad + tests * max(plan.broad // 2, plan.least_broad) + around * plan.near
     per_message = FIT_OF_MESSAGE + FIT_PER_CLASS * sizes.classes + FIT_PER_PARAMETER * sizes.parameters
     return _Rehearsals(
         operations,

@@ -42,13 +42,12 @@ class Hypotheses:
     noise: tuple[float, ...] = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # over the make-believe clients' variance of errors
     doubt_of_noise: float = 0.35  # deviation of its logarithm, around what `rareness` says (development)
     common: float = 0.2  # of the errors' variance is the same for all: they are read by the same samples (development)
-    alike: float = 0.1  # probability that clients are alike (development; .1 to .35 differ by .7 points at most)
+    alike: float = 0.001  # probability that clients are alike; errors that hang together look like it (development)
     alike_sum: float = 13.3  # Dirichlet parameters of clients that are alike sum to this at least (development)
     alike_each: float = (
         1.3  # and are so large each: of many classes unlike clients' parameters sum to much (convention)
     )
     unseen: float = 0.65  # of the errors' variance stays stated: what all err by together does not show (development)
-    least_slope: float = 0.1  # of estimates in the truth: below it nothing was read (convention)
 
     def alike_below(self, classes: int) -> float:
         """Of `between`: what differs less is alike."""
@@ -67,16 +66,9 @@ class _Read:
 
     @staticmethod
     def of(results: Sequence[RehearsedShares]) -> _Read:
-        measured, noise = [], []
-        for one in results:
-            known = one.counts.double() / one.counts.sum(1, keepdim=True)
-            found = known + one.errors
-            x, y = known - known.mean(0), found - found.mean(0)
-            slope = float((x * y).sum() / (x * x).sum().clamp_min(1e-30))
-            slope = min(max(slope, HYPOTHESES.least_slope), 1.0)
-            measured.append(known.mean(0) + (one.shares - found.mean(0)) / slope)
-            noise.append((one.doubt / slope) ** 2 * (y - slope * x).square().mean())
-        return _Read(torch.stack(measured), torch.stack(noise)[:, None].clamp_min(1e-12))
+        # Rounds that contradict each other say something of how large errors are, but most of that averages out.
+        noise = [one.doubt * one.own_errors.square().mean() for one in results]
+        return _Read(torch.stack([one.measured for one in results]), torch.stack(noise)[:, None].clamp_min(1e-12))
 
 
 def read_together(results: Sequence[RehearsedShares]) -> list[RehearsedShares]:

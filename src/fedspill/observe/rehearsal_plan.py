@@ -24,7 +24,7 @@ from fedspill.training import LocalTraining, Tensors
 from fedspill.training import Optimizer as OptimizerName
 
 MOST_FLOPS = 5e10  # of an update's rehearsals: about a second of one core (convention)
-ENOUGH_FLOPS = 2e10  # beyond the fewest rehearsals no more is spent on an update (convention)
+ENOUGH_FLOPS = 5e9  # of an update's rehearsals: what takes more is done less often (convention)
 GPU_IS_FASTER = 400  # times a core: an H200 trains 230 clients of Table II's network a second (20 against .04 Tflop/s)
 GPU_LAYERS = 3  # times that whole layers are read there, where rehearsals are cheap
 MOVED = 10  # operations that a step costs for each parameter, used or not; an embedding costs little else (convention)
@@ -114,21 +114,21 @@ def _training(view: View, messages: Sequence[Message]) -> LocalTraining:
 
 
 def affordable(shop: Workshop, samples: int, flops: float) -> RehearsalSizes:
-    """As many rehearsals of clients with so many samples as an update is worth; half where they are trained one by one.
+    """As many rehearsals of clients with so many samples as an update is worth; fewer where they are dear.
 
-    `flops` is what the fewest that tell anything may cost; beyond these no more than ENOUGH_FLOPS is spent, since going
-    from 24 to 64 lowers the distance by 1.4 % (label_zoo.py's thousand classes, early, seed 501).
+    `flops` is what the fewest that tell anything may cost. Dear is what takes more than ENOUGH_FLOPS, and clients that
+    are trained one by one.
     """
     once = operations_of_training(shop.model, shop.auxiliary.x[:1], samples, shop.training.batch_size)
     if flops < LEAST_NEAR * once:  # before anything is trained to see how fast it goes
         raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
     sizes = RehearsalSizes()
-    if not shop.is_stacked:
-        sizes = replace(sizes, broad=sizes.broad // 2, near=sizes.near // 2)
     enough = ENOUGH_FLOPS if shop.device == CPU else GPU_IS_FASTER * ENOUGH_FLOPS
     if shop.device != CPU:
         sizes = replace(sizes, layers=GPU_LAYERS)
-    return replace(sizes, near=min(sizes.near, max(LEAST_NEAR, int(enough / once))))
+    if not shop.is_stacked or sizes.near * once > enough:
+        sizes = replace(sizes, broad=sizes.broad // 2, near=LEAST_NEAR)
+    return sizes
 
 
 def operations_of_training(model: nn.Module, example: torch.Tensor, samples: int, batch_size: int) -> int:

@@ -22,8 +22,9 @@ from fedspill.leaks.labels.labels import Labels, _as_tried, _gains, _mixed, _rou
 from fedspill.leaks.labels.llg import LLG
 from fedspill.leaks.labels.metrics import overlap, true_counts
 from fedspill.models.class_rows import any_head
+from fedspill.observe import rehearsed_shares
 from fedspill.observe.drawn_clients import broad_shares, counts_of_shares, deal
-from fedspill.observe.rehearsed_shares import largest_absent, without_absent
+from fedspill.observe.rehearsed_shares import RehearsalSizes, largest_absent, without_absent
 from fedspill.partitions.dirichlet import Dirichlet
 from fedspill.partitions.shares import share_out
 from fedspill.seeds import generator
@@ -139,6 +140,27 @@ def test_the_stated_confidence_and_intervals_hold(parts: Any) -> None:
     assert abs(float(guess.confidence.mean()) - rate(guess, trace)) < 0.06
     inside = ((real >= guess.low) & (real <= guess.high)).double().mean()
     assert 0.8 < float(inside) <= 1
+
+
+def test_a_client_is_rehearsed_in_three_of_its_rounds_and_all_say_the_same(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = layer_norm()
+    trace = recorded(parts, model, SGD, rounds=5)
+    around, rounds = rehearsed_shares._Around.of, list[int]()
+
+    def of(scenes: Any, *given: Any, **more: Any) -> Any:
+        rounds.append(len(scenes))
+        return around(scenes, *given, **more)
+
+    monkeypatch.setattr(rehearsed_shares._Around, "of", of)
+    guess = Labels()(view_of(trace, model, parts.auxiliary), seed=0)
+    assert isinstance(guess, LabelCounts)
+    assert set(guess.routes) == {"rehearsed"}
+    assert set(rounds) == {RehearsalSizes().leading}
+    said = {origin.sender: guess.counts[place] for place, origin in enumerate(guess.of)}
+    assert all(torch.equal(guess.counts[place], said[origin.sender]) for place, origin in enumerate(guess.of))
+    assert rate(guess, trace) > 0.9
 
 
 def test_a_known_defense_is_rehearsed(parts: Any) -> None:

@@ -20,7 +20,6 @@ from fedspill.leaks.labels.leak import LABELS
 from fedspill.observe.clients_together import read_together
 from fedspill.observe.drawn_clients import broad_shares, counts_of_shares
 from fedspill.observe.last_layer import LABEL_NEEDS, read_last_layer
-from fedspill.observe.real_errors import rareness
 from fedspill.observe.rehearsal_plan import RehearsalPlan, plan_rehearsal
 from fedspill.observe.rehearsed_result import RehearsedShares
 from fedspill.observe.rehearsed_shares import (
@@ -163,19 +162,13 @@ def _mixed(rehearsed: LabelCounts, alone: LabelCounts, by_itself: Tensor) -> Lab
     return replace(rehearsed, **own, routes=tuple(one if itself else other for itself, one, other in both))
 
 
-def widened(result: RehearsedShares) -> float:
-    """How much larger a client's errors are taken to be than those of make-believe ones."""
-    return rareness(len(result.shares)) * result.doubt
-
-
 def certainty(result: RehearsedShares, samples: int) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
     """Counts, how sure each is, the expected share of labels that are right, and bounds of the counts; (classes,) each.
 
-    An estimate errs as those of make-believe clients do, by more where the auxiliary samples are few and where the
-    client's rounds contradict each other.
+    An estimate errs as readings of make-believe clients do.
     """
     counts = counts_of_shares(result.shares[None], samples)[0]
-    errors = widened(result) * result.errors
+    errors = result.own_errors
     amounts, spread = samples * result.shares, samples * errors.square().mean(0).sqrt() + LEAST_SPREAD
     below, above = (torch.special.ndtr((counts + side - amounts) / spread) for side in (-0.5, 0.5))
     exact = above - torch.where(counts > 0, below, torch.zeros_like(below))
