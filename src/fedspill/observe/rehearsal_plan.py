@@ -24,7 +24,7 @@ from fedspill.training import LocalTraining, Tensors
 from fedspill.training import Optimizer as OptimizerName
 
 MOST_FLOPS = 5e10  # of an update's rehearsals: about a second of one core (convention)
-ENOUGH_FLOPS = 5e9  # of an update's rehearsals: what takes more is done less often (convention)
+ENOUGH_FLOPS = 5e9  # of an update's rehearsals by a core: what takes more is done less often (convention)
 GPU_IS_FASTER = 400  # times a core: an H200 trains 230 clients of Table II's network a second (20 against .04 Tflop/s)
 GPU_LAYERS = 3  # times that whole layers are read there, where rehearsals are cheap
 MOVED = 10  # operations that a step costs for each parameter, used or not; an embedding costs little else (convention)
@@ -116,17 +116,17 @@ def _training(view: View, messages: Sequence[Message]) -> LocalTraining:
 def affordable(shop: Workshop, samples: int, flops: float) -> RehearsalSizes:
     """As many rehearsals of clients with so many samples as an update is worth; fewer where they are dear.
 
-    `flops` is what the fewest that tell anything may cost. Dear is what takes more than ENOUGH_FLOPS, and clients that
-    are trained one by one.
+    `flops` is what the fewest that tell anything may cost. Dear is what takes more than ENOUGH_FLOPS of a core, and
+    clients that are trained one by one.
     """
     once = operations_of_training(shop.model, shop.auxiliary.x[:1], samples, shop.training.batch_size)
     if flops < LEAST_NEAR * once:  # before anything is trained to see how fast it goes
         raise NotApplicable("Not rehearsed: the model is too large to be trained so often")
     sizes = RehearsalSizes()
-    enough = ENOUGH_FLOPS if shop.device == CPU else GPU_IS_FASTER * ENOUGH_FLOPS
-    if shop.device != CPU:
+    on_gpu = shop.device != CPU
+    if on_gpu:
         sizes = replace(sizes, layers=GPU_LAYERS)
-    if not shop.is_stacked or sizes.near * once > enough:
+    if not shop.is_stacked or (not on_gpu and sizes.near * once > ENOUGH_FLOPS):
         sizes = replace(sizes, broad=sizes.broad // 2, near=LEAST_NEAR)
     return sizes
 

@@ -48,7 +48,7 @@ class RehearsalSizes:
     """How much is rehearsed."""
 
     broad: int = 96  # make-believe clients of a round, for each of `known`
-    near: int = 32  # of a client: 24 read labels as well as 64, whole layers want a few more (development)
+    near: int = 64  # of a client: 24 read labels as well, class mixes want more (development)
     known: tuple[int, ...] = (0, 2, 6, 20)  # passes over the auxiliary samples before
     kinds: tuple[float, ...] = (0.1, 0.3, 1.0, 5.0)  # Dirichlet parameters of the broad draw: few classes to even ones
     folds: int = 2  # of make-believe clients, each judged by what the others say
