@@ -62,6 +62,30 @@ def test_where_every_row_moves_nothing_is_told() -> None:
     assert odds_by_rows(seen(*range(30)), TEXTS, OUTSIDERS) is None
 
 
+def test_an_embedding_that_clients_keep_to_themselves_tells_nothing() -> None:
+    model = Words()
+    changes = {"client:0": {"head.weight": torch.ones(2, 4)}}
+    kept = Observed(model, (SeenRound(0, state_of(model), changes, {}),))
+    assert odds_by_rows(kept, TEXTS, OUTSIDERS) is None
+
+
+class Placed(Words):
+    """Also knows where a word stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head((self.table(x) + self.places(torch.arange(3))).mean(1))
+        return logits
+
+
+def test_rows_of_places_are_no_rows_of_records_however_many_records_there_are() -> None:
+    for many in (3, 2):
+        assert set(rows_of_records(Placed(), TEXTS[:many])) == {"table.weight"}
+
+
 @cache
 def texts(objective: str) -> tuple[Deployment, MemoryTrace]:
     plan = {

@@ -37,6 +37,7 @@ from fedspill.leaks.inputs.observed_gradients import AttackedMessage
 from fedspill.leaks.inputs.search.candidate_gradients import GradientFunction, local_steps_of
 from fedspill.leaks.inputs.search.search import one_hot
 
+# Conventions but for `TURNS` and `MIXTURES`, which did on development seeds 600 to 629 (papers/003/log_inversion.md).
 STARTS = 4  # descents from the mean, each from other noise
 FARTHEST = 0.3  # how far starts lie from the mean at most, as a share of it
 TURNS = 7  # of going on from what was found, with the drift that follows from it

@@ -36,7 +36,8 @@ def rows_of_records(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
         used[layers[module]].append(rows)
 
     handles = [layer.register_forward_hook(catch) for layer in layers]
-    parts = torch.split(x, AT_ONCE)
+    # The first record by itself before all: what is looked up for three places is no row of three records.
+    parts = (x[:1], *torch.split(x, AT_ONCE))
     try:
         with torch.no_grad():
             for part in parts:
@@ -44,8 +45,8 @@ def rows_of_records(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     finally:
         for handle in handles:
             handle.remove()
-    found = {f"{name}.weight": torch.cat(rows) for name, rows in used.items() if len(rows) == len(parts)}
-    return {name: rows for name, rows in found.items() if len(rows) == len(x)}
+    sizes = [len(part) for part in parts]
+    return {f"{name}.weight": torch.cat(rows[1:]) for name, rows in used.items() if list(map(len, rows)) == sizes}
 
 
 def odds_by_rows(observed: Observed, x: Tensor, others: Tensor) -> Tensor | None:
@@ -57,22 +58,24 @@ def odds_by_rows(observed: Observed, x: Tensor, others: Tensor) -> Tensor | None
     senders, found = observed.senders, False
     total = torch.zeros(len(x), len(senders), dtype=torch.double)
     for name, uses in rows.items():
-        counts, of_records = uses.sum(0), uses[: len(x)].double()
-        common, of_its_others = _class_of(counts), _class_of((counts - 1).clamp_min(0))
+        counts = uses.sum(0)
+        asked = counts > 0
+        of_records, common = uses[: len(x), asked].double(), _class_of(counts)
+        of_its_others = _class_of(counts[asked] - 1)
+        many = torch.bincount(common)
         for column, sender in enumerate(senders):
-            sent = [seen.changes[sender] for seen in observed.rounds if sender in seen.changes]
-            moved = torch.stack([change[name].cpu().abs().sum(1) > 0 for change in sent if name in change])
-            if not len(moved) or int((~moved.any(0)).sum()) < 2:  # one that stands still may be padding
+            sent = [seen.changes[sender] for seen in observed.rounds if name in seen.changes.get(sender, {})]
+            moved = torch.zeros(len(counts), dtype=torch.bool)
+            for change in sent:
+                moved |= change[name].cpu().abs().sum(1) > 0
+            if not sent or int((~moved).sum()) < 2:  # one that stands still may be padding
                 continue
             found = True
-            there = moved.any(0).double()
-            many = torch.bincount(common, minlength=int(common.max()) + 1)
-            share = (torch.bincount(common, there, minlength=len(many)) + 0.5) / (many + 1)
+            share = (torch.bincount(common, moved.double(), minlength=len(many)) + 0.5) / (many + 1)
             by_chance = share[of_its_others]
-            row = torch.where(
-                there > 0, ((1 - _UNMOVED) / by_chance).log(), (_UNMOVED / (1 - by_chance)).log().clamp_max(0)
-            )
-            total[:, column] += of_records @ row
+            there, missing = (1 - _UNMOVED) / by_chance, _UNMOVED / (1 - by_chance)
+            # That a row stood still never speaks for a record, also where nearly all rows move.
+            total[:, column] += of_records @ torch.where(moved[asked], there, missing.clamp_max(1)).log()
     return total if found else None
 
 
